@@ -1,0 +1,5 @@
+"""The `holdfast` command."""
+
+
+def main() -> None:
+    raise SystemExit("holdfast: no commands yet")

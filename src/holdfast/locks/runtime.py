@@ -1,0 +1,120 @@
+"""The one seam to clocks, randomness and threads. Nothing else in the library touches them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+
+class Runtime(Protocol):
+    def now(self) -> float:
+        """Seconds on a clock that never steps and counts suspend. Leases are judged by it alone."""
+
+    def wall_us(self) -> int:
+        """Microseconds since the epoch. Only ever a floor for fences, and for people to read."""
+
+    def boot_id(self) -> str:
+        """Changes when `now()` starts again from zero."""
+
+    def token(self) -> str:
+        """A fresh secret of 128 random bits."""
+
+    def jitter(self, seconds: float) -> float:
+        """A random share of `seconds`, between a half and the whole."""
+
+    def inline(self) -> bool:
+        """True where threads must not be started (simulation): their work runs in place."""
+
+    def run_in_thread(self, main: Callable[[], Awaitable[None]], name: str) -> threading.Thread:
+        """Run `main` in a daemon thread with an event loop of its own."""
+
+
+if sys.platform == "linux":
+
+    def suspend_aware_now() -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+else:  # CLOCK_MONOTONIC counts sleep on macOS, while time.monotonic() there does not
+
+    def suspend_aware_now() -> float:
+        return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+class _Entropy:
+    """Random tokens from a buffer: one system call per 256 tokens. A forked child starts empty,
+    else parent and child would hand out the same secrets."""
+
+    def __init__(self) -> None:
+        self._tokens: list[str] = []
+        os.register_at_fork(after_in_child=self._tokens.clear)
+
+    def token(self) -> str:
+        try:
+            return self._tokens.pop()
+        except IndexError:
+            fresh = os.urandom(256 * 16).hex()
+            self._tokens.extend(fresh[i : i + 32] for i in range(32, len(fresh), 32))
+            return fresh[:32]
+
+
+class SystemRuntime:
+    def __init__(self) -> None:
+        self.token = _Entropy().token
+
+    now = staticmethod(suspend_aware_now)
+
+    def wall_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def boot_id(self) -> str:
+        try:
+            with open("/proc/sys/kernel/random/boot_id") as f:
+                return f.read().strip()
+        except OSError:
+            # Elsewhere: the wall time of boot, coarse enough not to change with small clock steps.
+            return f"booted-{round((time.time() - suspend_aware_now()) / 60)}"
+
+    def jitter(self, seconds: float) -> float:
+        return seconds * random.uniform(0.5, 1.0)  # noqa: S311  (spreads load, guards nothing)
+
+    def inline(self) -> bool:
+        return False
+
+    def run_in_thread(self, main: Callable[[], Awaitable[None]], name: str) -> threading.Thread:
+        async def run() -> None:
+            await main()
+
+        thread = threading.Thread(target=lambda: asyncio.run(run()), name=name, daemon=True)
+        thread.start()
+        return thread
+
+
+SYSTEM = SystemRuntime()
+
+
+class _Forks:
+    """Counts forks: what was created under another number belongs to another process."""
+
+    generation = 0
+
+
+def _forked() -> None:
+    _Forks.generation += 1
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def fork_generation() -> int:
+    return _Forks.generation
+
+
+def default_holder() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"

@@ -1,0 +1,57 @@
+"""Where locks are kept. A backend is imported only when its URL names it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from holdfast.locks.port import LockStore
+    from holdfast.locks.runtime import Runtime
+
+TIMEOUT_S = 2.0
+
+_BACKENDS = {
+    "sqlite": "sqlite",
+    "redis": "redis",
+    "rediss": "redis",
+    "unix": "redis",
+    "redis+sentinel": "redis",
+    "rediss+sentinel": "redis",
+    "redis+cluster": "redis",
+    "rediss+cluster": "redis",
+    "valkey": "redis",
+    "valkeys": "redis",
+    "postgresql": "postgres",
+    "postgres": "postgres",
+    "etcd": "etcd",
+    "etcds": "etcd",
+}
+
+
+def open_store(url: str, *, holder: str, prefix: str, runtime: Runtime, timeout_s: float = TIMEOUT_S) -> LockStore:
+    """The store a URL names, not yet connected. Raises `ValueError` for a URL nobody serves.
+
+    `prefix` starts every name the store creates beside the lock keys themselves (which arrive
+    with it). `holder` is what other processes are told about who holds a lock.
+    """
+    scheme = urlsplit(url).scheme
+    backend = _BACKENDS.get(scheme)
+    if backend is None:
+        raise ValueError(f"no lock store serves {scheme or 'an empty scheme'}:// URLs; use one of {', '.join(sorted(_BACKENDS))}")
+    try:
+        module = import_module(f"holdfast.locks.stores.{backend}")
+    except ModuleNotFoundError as missing:
+        raise ValueError(
+            f"{scheme}:// needs the package {missing.name!r}: pip install 'holdfast[{backend}]'"
+        ) from missing
+    store: LockStore = module.open_store(url, holder=holder, prefix=prefix, runtime=runtime, timeout_s=timeout_s)
+    return store
+
+
+def shown(url: str) -> str:
+    """The URL as it may be shown: without user, password, or query."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}"

