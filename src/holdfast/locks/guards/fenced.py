@@ -1,0 +1,19 @@
+"""What a guard needs of a lease."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Fenced(Protocol):
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def fence(self) -> int: ...
+
+    def next_seq(self) -> int:
+        """The next number of this lease's operations, starting at 1."""
+
+    def check(self) -> None:
+        """Raise `LeaseLost` if the trust window has ended: no guarded operation starts after it."""
