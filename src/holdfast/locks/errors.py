@@ -122,7 +122,6 @@ class UndeclaredClass(LockError, LookupError):
     def __init__(self, name: str, declared: list[str]) -> None:
         known = ", ".join(sorted(declared)) or "none"
         super().__init__(
-            f"no lock class {name!r} is declared (declared: {known}); "
-            f"pass LockClass({name!r}, …) to Locks(classes=[…])"
+            f"no lock class {name!r} is declared (declared: {known}); pass LockClass({name!r}, …) to Locks(classes=[…])"
         )
         self.name = name

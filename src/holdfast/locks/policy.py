@@ -56,7 +56,7 @@ class RenewalPolicy:
 
     @property
     def retry_s(self) -> float:
-        """The pause between failed renewals: the last permitted try still times out before the
+        """From one failed try to the next: the last permitted try still times out before the
         trust window ends, so giving up always comes before the lease can expire."""
         room = self.trust_s - self.every_s - self.timeout_s
         return max(0.0, 0.95 * room / max(1, self.failures_max - 1))
@@ -138,7 +138,9 @@ class LockClass:
     def key(self, item: str) -> str:
         """The key of one item, without the deployment's prefix."""
         if not item or not item.isprintable() or " " in item:
-            raise ValueError(f"lock key {item!r} of class {self.name!r}: use printable characters without spaces, at least one")
+            raise ValueError(
+                f"lock key {item!r} of class {self.name!r}: use printable characters without spaces, at least one"
+            )
         key = f"{self.key_prefix}{item}"
         if len(key.encode()) > KEY_BYTES_MAX:
             raise ValueError(f"lock key of class {self.name!r} is longer than {KEY_BYTES_MAX} bytes: {item[:40]!r}…")
@@ -149,7 +151,9 @@ class LockClass:
         known = {f.name for f in fields(self) if f.init} - {"name", "key_prefix", "pattern"}
         unknown = sorted(changes.keys() - known)
         if unknown:
-            raise ValueError(f"{self.name}: no such setting: {', '.join(unknown)} (there are: {', '.join(sorted(known))})")
+            raise ValueError(
+                f"{self.name}: no such setting: {', '.join(unknown)} (there are: {', '.join(sorted(known))})"
+            )
         return replace(self, **changes)  # type: ignore[arg-type]  # names checked above, values in __post_init__
 
 

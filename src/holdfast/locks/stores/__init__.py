@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from holdfast.locks.port import LockStore
+    from types import ModuleType
+
+    from holdfast.locks.port import BlockingStore, LockStore
     from holdfast.locks.runtime import Runtime
 
 TIMEOUT_S = 2.0
@@ -36,18 +38,33 @@ def open_store(url: str, *, holder: str, prefix: str, runtime: Runtime, timeout_
     `prefix` starts every name the store creates beside the lock keys themselves (which arrive
     with it). `holder` is what other processes are told about who holds a lock.
     """
+    store: LockStore = _backend(url).open_store(url, holder=holder, prefix=prefix, runtime=runtime, timeout_s=timeout_s)
+    return store
+
+
+def blocking_store(
+    url: str, *, holder: str, prefix: str, runtime: Runtime, timeout_s: float = TIMEOUT_S
+) -> BlockingStore | None:
+    """The blocking form of the same store, where its client has one of its own; else None."""
+    open_blocking = getattr(_backend(url), "open_blocking_store", None)
+    if open_blocking is None:
+        return None
+    store: BlockingStore | None = open_blocking(url, holder=holder, prefix=prefix, runtime=runtime, timeout_s=timeout_s)
+    return store
+
+
+def _backend(url: str) -> ModuleType:
     scheme = urlsplit(url).scheme
     backend = _BACKENDS.get(scheme)
     if backend is None:
-        raise ValueError(f"no lock store serves {scheme or 'an empty scheme'}:// URLs; use one of {', '.join(sorted(_BACKENDS))}")
+        known = ", ".join(sorted(_BACKENDS))
+        raise ValueError(f"no lock store serves {scheme or 'an empty scheme'}:// URLs; use one of {known}")
     try:
-        module = import_module(f"holdfast.locks.stores.{backend}")
+        return import_module(f"holdfast.locks.stores.{backend}")
     except ModuleNotFoundError as missing:
         raise ValueError(
             f"{scheme}:// needs the package {missing.name!r}: pip install 'holdfast[{backend}]'"
         ) from missing
-    store: LockStore = module.open_store(url, holder=holder, prefix=prefix, runtime=runtime, timeout_s=timeout_s)
-    return store
 
 
 def shown(url: str) -> str:

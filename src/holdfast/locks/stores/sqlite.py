@@ -80,9 +80,7 @@ class SqliteStore:
         self._shared.local[self._mailbox.name] = self
         self._open = True
 
-    async def acquire(
-        self, key: str, token: str, *, ttl_ms: int, queue_ms: int = 0, fences: int = 1
-    ) -> Grant | Busy:
+    async def acquire(self, key: str, token: str, *, ttl_ms: int, queue_ms: int = 0, fences: int = 1) -> Grant | Busy:
         if queue_ms and not self._has_mailbox and not self._runtime.inline():
             self._has_mailbox = True
             await self._mailbox.open()

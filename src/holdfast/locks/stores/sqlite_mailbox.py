@@ -1,6 +1,6 @@
 """Wake-ups between processes of one host: a datagram to the waiter's socket. Only ever a hint.
 
-    name of a mailbox: holdfast-<random id>; on Linux an abstract socket, elsewhere a file in $TMPDIR
+name of a mailbox: holdfast-<random id>; on Linux an abstract socket, elsewhere a file in $TMPDIR
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ No thread, no waiting, no commit here; `sqlite_writer` decides when, `sqlite` fo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.locks.fence import next_fence
@@ -43,7 +43,8 @@ class Table:
     """The verbs of one transaction. `wakings` are due once it has committed."""
 
     def __init__(self, connection: apsw.Connection, runtime: Runtime) -> None:
-        self._execute = connection.execute
+        # Rows come back as whatever their columns hold; the schema is what types them.
+        self._execute: Callable[..., Any] = connection.execute
         self._now_ms = int(runtime.now() * 1000)
         self._wall_us = runtime.wall_us()
         self._last_fence: int | None = None
@@ -123,7 +124,8 @@ class Table:
     def _find(self, key: str) -> tuple[str, int, str, int] | None:
         """The unexpired holder's row: token, fence, holder, expires."""
         row: tuple[str, int, str, int] | None = self._execute(
-            "SELECT token, fence, holder, expires FROM holdfast_locks WHERE key = ? AND expires > ?", (key, self._now_ms)
+            "SELECT token, fence, holder, expires FROM holdfast_locks WHERE key = ? AND expires > ?",
+            (key, self._now_ms),
         ).fetchone()
         return row
 
@@ -131,7 +133,8 @@ class Table:
         fence = self._mint(ask.fences)
         expires = self._now_ms + ttl_ms
         self._execute(
-            "INSERT OR REPLACE INTO holdfast_locks VALUES (?, ?, ?, ?, ?)", (ask.key, ask.token, fence, ask.holder, expires)
+            "INSERT OR REPLACE INTO holdfast_locks VALUES (?, ?, ?, ?, ?)",
+            (ask.key, ask.token, fence, ask.holder, expires),
         )
         self._record(ask.key, fence, ask.holder, "granted")
         return ask.token, fence, ask.holder, expires
@@ -155,7 +158,16 @@ class Table:
         self._execute(
             "INSERT INTO holdfast_waiters (key, token, ttl_ms, queue_ms, fences, alive_until, holder, mailbox) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key, token) DO UPDATE SET alive_until = excluded.alive_until",
-            (ask.key, ask.token, ask.ttl_ms, ask.queue_ms, ask.fences, self._now_ms + ask.queue_ms, ask.holder, ask.mailbox),
+            (
+                ask.key,
+                ask.token,
+                ask.ttl_ms,
+                ask.queue_ms,
+                ask.fences,
+                self._now_ms + ask.queue_ms,
+                ask.holder,
+                ask.mailbox,
+            ),
         )
 
     def _renew(self, renewal: Renewal) -> Standing:
@@ -164,7 +176,9 @@ class Table:
             return Standing.GONE
         if row[0] != renewal.token:
             return Standing.TAKEN
-        self._execute("UPDATE holdfast_locks SET expires = ? WHERE key = ?", (self._now_ms + renewal.ttl_ms, renewal.key))
+        self._execute(
+            "UPDATE holdfast_locks SET expires = ? WHERE key = ?", (self._now_ms + renewal.ttl_ms, renewal.key)
+        )
         return Standing.OWNED
 
     def _end(self, key: str, *, fence: int, holder: str, event: str, note: str = "") -> None:

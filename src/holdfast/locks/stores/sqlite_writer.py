@@ -231,13 +231,19 @@ class Writer:
             case apsw.FullError():
                 return StoreRefused(self._shown, "the disk is full, nothing was written", next_step="Free some space")
             case apsw.ReadOnlyError() | PermissionError():
-                return StoreRefused(self._shown, "the file is read-only", next_step="Check the owner and mode of file and folder")
+                return StoreRefused(
+                    self._shown, "the file is read-only", next_step="Check the owner and mode of file and folder"
+                )
             case apsw.NotADBError() | apsw.CorruptError():
                 return StoreRefused(
-                    self._shown, "not a SQLite database, or a damaged one", next_step="Restore it from a backup, or name another file"
+                    self._shown,
+                    "not a SQLite database, or a damaged one",
+                    next_step="Restore it from a backup, or name another file",
                 )
             case apsw.CantOpenError() | OSError():
-                return StoreRefused(self._shown, "the file cannot be opened", next_step="Check that its folder exists and is writable")
+                return StoreRefused(
+                    self._shown, "the file cannot be opened", next_step="Check that its folder exists and is writable"
+                )
             case apsw.BusyError() | apsw.LockedError():
                 return Unavailable(self._shown, "another process keeps the file locked", applied=False)
             case _:

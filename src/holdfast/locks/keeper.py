@@ -1,0 +1,222 @@
+"""The keeper: one thread that renews all leases of a process, and ends those it cannot renew.
+
+It has an event loop and a store connection of its own, so a busy or blocked loop of the
+user's does not cost any lease; the leases of one sweep go out in batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import threading
+from collections.abc import Awaitable, Callable
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from holdfast.locks.errors import LockError
+from holdfast.locks.port import LockStore, Renewal, Standing
+from holdfast.locks.renewal import Verdict
+
+if TYPE_CHECKING:
+    from holdfast.locks.lease import Lease
+    from holdfast.locks.observe import Observer
+    from holdfast.locks.runtime import Runtime
+
+BATCH_MAX = 100
+SWEEPS_PER_TTL = 40
+SWEEP_S_MIN = 0.005
+SWEEP_S_MAX = 1.0
+CLOSE_S_MAX = 5.0
+
+
+class Keeper:
+    """Starts with its first lease. `watch` and `forget` may be called from any thread."""
+
+    def __init__(self, store: LockStore, *, runtime: Runtime, observer: Observer) -> None:
+        self.store = store
+        self._runtime = runtime
+        self._observer = observer
+        # Plain dict operations are atomic; the sweep works on a copy.
+        self._leases: dict[int, Lease] = {}
+        self._sweep_s = SWEEP_S_MAX
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._rouse: asyncio.Event | None = None
+        self._closing = False
+        self._ready = threading.Event()
+        self._thread: threading.Thread | asyncio.Task[None] | None = None
+        self._batches: set[asyncio.Task[None]] = set()
+        self._work_loop: asyncio.AbstractEventLoop | None = None
+        self._pinged_at: float | None = None
+        self._dead_man_at: float | None = None
+
+    def watch(self, lease: Lease) -> None:
+        self._leases[id(lease)] = lease
+        ttl_s = lease.lock_class.ttl
+        if lease.lock_class.dead_man:
+            self._arm_dead_man(self._runtime.now())
+        if self._thread is None:
+            self.start()
+        if ttl_s < self._sweep_s * SWEEPS_PER_TTL:
+            self._sweep_s = max(SWEEP_S_MIN, ttl_s / SWEEPS_PER_TTL)
+            self._call(self._wake)
+
+    def forget(self, lease: Lease) -> None:
+        self._leases.pop(id(lease), None)
+        if lease.lock_class.dead_man:
+            self._arm_dead_man(self._runtime.now())
+
+    def watch_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Measure how long this loop, where the work runs, takes to get to a callback."""
+        self._work_loop = loop
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._thread = self._runtime.run_in_thread(self._run, "holdfast-keeper")
+
+    def run_blocking(self, call: Callable[[], Awaitable[object]]) -> object:
+        """Run a coroutine in the keeper's loop, from a thread that waits for it."""
+        self.start()
+        self._ready.wait()
+        assert self._loop is not None
+
+        async def run() -> object:
+            return await call()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    def close(self) -> None:
+        """Stop renewing. What is still held runs out by itself."""
+        self._closing = True
+        self._leases.clear()
+        if isinstance(self._thread, threading.Thread):
+            self._ready.wait(CLOSE_S_MAX)
+            self._call(self._wake)
+            self._thread.join(CLOSE_S_MAX)
+        elif self._thread is not None:
+            self._thread.cancel()
+        self._arm_dead_man(self._runtime.now())
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._rouse = asyncio.Event()
+        self._ready.set()
+        try:
+            while not self._closing:
+                self._sweep(self._runtime.now())
+                try:
+                    async with asyncio.timeout(self._sweep_s):
+                        await self._rouse.wait()
+                except TimeoutError:
+                    pass
+                self._rouse.clear()
+        finally:
+            for batch in self._batches:
+                batch.cancel()
+            await asyncio.gather(*self._batches, return_exceptions=True)
+            await self.store.close()
+
+    def _sweep(self, now: float) -> None:
+        due: list[Lease] = []
+        shortest = SWEEP_S_MAX * SWEEPS_PER_TTL
+        for lease in list(self._leases.values()):
+            if lease.lost is not None:
+                continue
+            shortest = min(shortest, lease.lock_class.ttl)
+            verdict = lease.judge(now)
+            if verdict is Verdict.ABANDON:
+                lease.abandon()
+            if verdict is Verdict.HOLD or lease.renewing or now < lease.belief.due:
+                continue
+            # Under `continue` an abandoned lease is renewed on: it may still be ours.
+            if verdict is Verdict.RENEW or lease.carries_on:
+                due.append(lease)
+        self._sweep_s = max(SWEEP_S_MIN, shortest / SWEEPS_PER_TTL)
+        for ttl_group in _grouped(due):
+            for start in range(0, len(ttl_group), BATCH_MAX):
+                self._renew(ttl_group[start : start + BATCH_MAX])
+        self._ping(now)
+        if self._dead_man_at is not None:
+            self._arm_dead_man(now)
+
+    def _renew(self, leases: list[Lease]) -> None:
+        for lease in leases:
+            lease.renewing = True
+        batch = asyncio.create_task(self._renew_batch(leases))
+        self._batches.add(batch)
+        batch.add_done_callback(self._batches.discard)
+
+    async def _renew_batch(self, leases: list[Lease]) -> None:
+        sent_at = self._runtime.now()
+        try:
+            async with asyncio.timeout(leases[0].lock_class.renewal.timeout_s):
+                await self.store.open()
+                # Read again: connecting took time, and the trust window counts from the send.
+                sent_at = self._runtime.now()
+                standings = await self.store.renew(
+                    [Renewal(lease.key, lease.token, lease.lock_class.ttl_ms) for lease in leases]
+                )
+        except (LockError, TimeoutError) as error:
+            for lease in leases:
+                lease.renewing = False
+                lease.renewal_failed(tried_at=sent_at, error=str(error) or "no answer in time")
+            return
+        for lease, standing in zip(leases, standings, strict=True):
+            lease.renewing = False
+            if standing is Standing.OWNED:
+                lease.renewal_succeeded(sent_at=sent_at)
+            else:
+                lease.not_owned(standing, operation="renew")
+        self._observer.renewed(leases[0].lock_class, len(leases))
+
+    def _ping(self, now: float) -> None:
+        """Watch the work's loop: a lag near a tenth of the shortest ttl is worth knowing early."""
+        loop = self._work_loop
+        if loop is None or loop.is_closed():
+            return
+        limit_s = self._sweep_s * SWEEPS_PER_TTL / 10
+        if self._pinged_at is None:
+            self._pinged_at = now
+            try:
+                loop.call_soon_threadsafe(self._ponged)
+            except RuntimeError:  # it closed just now
+                self._work_loop = None
+        elif now - self._pinged_at > limit_s:
+            self._observer.loop_lagged(now - self._pinged_at)
+
+    def _ponged(self) -> None:
+        self._pinged_at = None
+
+    def _arm_dead_man(self, now: float) -> None:
+        """Have the kernel's timer thread end a process that is stuck when a lease is about to expire.
+
+        It needs no GIL, so it also ends a C call that never gives it up. Half of the margin is
+        left to code that is merely slow to stop.
+        """
+        deadlines = [
+            lease.belief.trusted_until + lease.lock_class.renewal.margin_s / 2
+            for lease in list(self._leases.values())
+            if lease.lock_class.dead_man
+        ]
+        if deadlines:
+            self._dead_man_at = min(deadlines)
+            faulthandler.dump_traceback_later(max(0.001, self._dead_man_at - now), exit=True)
+        elif self._dead_man_at is not None:
+            self._dead_man_at = None
+            faulthandler.cancel_dump_traceback_later()
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            try:
+                self._loop.call_soon_threadsafe(callback)
+            except RuntimeError:  # closed between the two lines
+                return
+
+    def _wake(self) -> None:
+        if self._rouse is not None:
+            self._rouse.set()
+
+
+def _grouped(leases: list[Lease]) -> list[list[Lease]]:
+    """Leases of one class share a batch: same ttl, same patience."""
+    leases.sort(key=lambda lease: lease.lock_class.name)
+    return [list(group) for _, group in groupby(leases, key=lambda lease: lease.lock_class.name)]

@@ -1,0 +1,197 @@
+"""A lease: the right to act on one key until a time, as its holder sees it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from holdfast.locks.errors import LeaseLost, LossReason
+from holdfast.locks.policy import OnRenewalFailure
+from holdfast.locks.renewal import Belief, Verdict, believe, doubt, judge, why_abandoned, why_not_owned
+from holdfast.locks.runtime import fork_generation
+
+if TYPE_CHECKING:
+    from holdfast.locks.observe import Observer
+    from holdfast.locks.policy import LockClass
+    from holdfast.locks.port import Standing
+    from holdfast.locks.runtime import Runtime
+
+_LOSING = threading.Lock()
+
+
+class Lease:
+    """Belongs to no task and no thread: pass it to whoever does the work.
+
+    `token` is the secret that proves ownership to the lock store; `fence` is the number that
+    downstream stores check. A loss is final. `lost` says how it came about, None while held.
+    """
+
+    __slots__ = (
+        "_belief",
+        "_fork",
+        "_observer",
+        "_on_loss",
+        "_runtime",
+        "_seq",
+        "acquired_at",
+        "fallback",
+        "fence",
+        "key",
+        "lock_class",
+        "lost",
+        "released",
+        "renewing",
+        "suspect",
+        "token",
+    )
+
+    def __init__(
+        self,
+        lock_class: LockClass,
+        key: str,
+        token: str,
+        fence: int,
+        *,
+        belief: Belief,
+        runtime: Runtime,
+        observer: Observer,
+    ) -> None:
+        self.lock_class = lock_class
+        self.key = key
+        self.token = token
+        self.fence = fence
+        self.acquired_at = belief.sent_at
+        #: True if the store was unreachable and only this process is excluded; such a lease has no fence.
+        self.fallback = False
+        #: True if the lease may be lost but the class says to carry on (`continue`).
+        self.suspect = False
+        self.lost: LossReason | None = None
+        self.released = False
+        #: A renewal is under way; the keeper sends no second one beside it.
+        self.renewing = False
+        self._belief = belief
+        self._runtime = runtime
+        self._observer = observer
+        self._on_loss: Callable[[], None] | None = None
+        self._seq = itertools.count(1)
+        self._fork = fork_generation()
+
+    @classmethod
+    def local_only(cls, lock_class: LockClass, key: str, *, runtime: Runtime, observer: Observer) -> Lease:
+        """The store could not be asked: excludes this process's own work, without a fence or an end."""
+        lease = cls(
+            lock_class, key, "", 0, belief=Belief(runtime.now(), math.inf, math.inf), runtime=runtime, observer=observer
+        )
+        lease.fallback = True
+        return lease
+
+    def __repr__(self) -> str:
+        state = "released" if self.released else self.lost or ("suspect" if self.suspect else "held")
+        return f"<Lease {self.key!r} fence={self.fence} {state}>"
+
+    def remaining(self) -> float:
+        """Seconds of the trust window that are left; 0 once the lease is lost or released."""
+        if self.lost is not None or self.released or self._fork != fork_generation():
+            return 0.0
+        return max(0.0, self._belief.trusted_until - self._runtime.now())
+
+    def check(self) -> None:
+        """Raise `LeaseLost` if the lease is lost, or its trust window over. Cheap: one clock read.
+
+        A forked child never holds its parent's leases. Under `continue` it does not raise; it
+        marks the lease `suspect`.
+        """
+        if self._fork != fork_generation():
+            raise LeaseLost(self.key, reason=LossReason.PAUSED, fence=self.fence)
+        if self.lost is None and self._runtime.now() >= self._belief.trusted_until:
+            self.abandon()
+        if self.lost is not None and not self.carries_on:
+            raise LeaseLost(self.key, reason=self.lost, fence=self.fence)
+
+    def next_seq(self) -> int:
+        """The next number for an operation under this fence, starting at 1."""
+        return next(self._seq)
+
+    def guard(self, connection: Any, resource: str, *, seq: int | None = None, once_per_fence: bool = False) -> Any:
+        """Claim `resource` in the caller's own database: reads and writes inside are fenced.
+
+        Accepts connections of asyncpg, psycopg, SQLAlchemy, sqlite3, apsw and redis-py; see
+        `holdfast.locks.guards.guard`.
+        """
+        from holdfast.locks.guards import guard  # noqa: PLC0415  (no guard, no import)
+
+        return guard(self, connection, resource, seq=seq, once_per_fence=once_per_fence)
+
+    def fence_refused(self, resource: str) -> None:
+        self._observer.fence_refused(self.lock_class, resource)
+
+    # -- for the keeper and the facades ------------------------------------------------------------
+
+    @property
+    def carries_on(self) -> bool:
+        return self.lock_class.on_renewal_failure is OnRenewalFailure.CONTINUE
+
+    @property
+    def belief(self) -> Belief:
+        return self._belief
+
+    def on_loss(self, callback: Callable[[], None] | None) -> None:
+        """Have `callback` called, in whatever thread finds out, when the lease is lost."""
+        self._on_loss = callback
+
+    def judge(self, now: float) -> Verdict:
+        return judge(self._belief, self.lock_class.renewal, now)
+
+    def renewal_succeeded(self, *, sent_at: float) -> None:
+        # A late answer never shortens or revives anything: beliefs only move forward, a loss is final.
+        if self.lost is None and sent_at > self._belief.sent_at:
+            self._belief = believe(self.lock_class.renewal, sent_at=sent_at, spread=self._runtime.jitter(0.2) + 0.8)
+            self.suspect = False
+
+    def renewal_failed(self, *, tried_at: float, error: str) -> None:
+        if self.lost is None:
+            self._belief = doubt(self._belief, self.lock_class.renewal, tried_at=tried_at)
+            self._observer.renewal_failed(self.lock_class, self.key, failures=self._belief.failures, error=error)
+
+    def not_owned(self, standing: Standing, *, operation: str) -> None:
+        """The store says, definitely, that key and token do not match."""
+        if self.lost is None and not self.released:
+            self._observer.not_owned(self.lock_class, self.key, operation=operation)
+            self.lose(why_not_owned(self._belief, standing, self._runtime.now()))
+
+    def abandon(self) -> None:
+        """Stop trusting the lease. Under `continue` the work, and the renewing, go on as suspect."""
+        reason = why_abandoned(self._belief, self.lock_class.renewal)
+        if not self.carries_on:
+            self.lose(reason)
+        elif not self.suspect:
+            self.suspect = True
+            self._observer.abandoned(self.lock_class, self.key, fence=self.fence, reason=reason)
+
+    def lose(self, reason: LossReason) -> None:
+        with _LOSING:  # the keeper's thread and the work's own may find out at the same moment
+            if self.lost is not None or self.released:
+                return
+            self.lost = reason
+        if not self.suspect:
+            self._observer.abandoned(self.lock_class, self.key, fence=self.fence, reason=reason)
+        self.suspect = self.carries_on
+        if self._on_loss is not None and not self.carries_on:
+            self._on_loss()
+
+    def successor(self, fence: int) -> Lease:
+        """The same right, passed on inside this process, under a fence of its own."""
+        heir = Lease(
+            self.lock_class,
+            self.key,
+            self.token,
+            fence,
+            belief=self._belief,
+            runtime=self._runtime,
+            observer=self._observer,
+        )
+        heir.acquired_at = self._runtime.now()
+        return heir

@@ -1,0 +1,67 @@
+"""What the holder of a lease believes, and when it must stop believing. Pure: no clock, no I/O.
+
+    HELD ──a renewal failed──▶ UNCERTAIN ──a renewal succeeded──▶ HELD
+      │                            │
+      └──────── "not owned", or the trust window ended, or too many failures ────────▶ LOST (final)
+
+The trust window is counted from the moment the last successful request was *sent*: the store
+started its ttl later than that, so the window always ends before the lease can expire there.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from holdfast.locks.errors import LossReason
+from holdfast.locks.policy import RenewalPolicy
+from holdfast.locks.port import Standing
+
+
+class Verdict(Enum):
+    HOLD = "hold"
+    RENEW = "renew"
+    ABANDON = "abandon"
+
+
+class Belief(NamedTuple):
+    sent_at: float
+    """When the last request that succeeded was sent."""
+    trusted_until: float
+    due: float
+    """When to renew next."""
+    failures: int = 0
+    """Consecutive ones; a success starts again from zero."""
+
+
+def believe(policy: RenewalPolicy, *, sent_at: float, spread: float = 1.0) -> Belief:
+    """The belief after a request that succeeded. `spread` in (0, 1] keeps leases from renewing in step."""
+    trusted_until = sent_at + policy.trust_s
+    due = sent_at + policy.every_s * spread if policy.every_s else trusted_until
+    return Belief(sent_at, trusted_until, due)
+
+
+def doubt(belief: Belief, policy: RenewalPolicy, *, tried_at: float) -> Belief:
+    """The belief after a renewal, sent at `tried_at`, that failed or got no answer."""
+    return belief._replace(failures=belief.failures + 1, due=tried_at + policy.retry_s)
+
+
+def judge(belief: Belief, policy: RenewalPolicy, now: float) -> Verdict:
+    if now >= belief.trusted_until or belief.failures >= policy.failures_max:
+        return Verdict.ABANDON
+    return Verdict.RENEW if now >= belief.due else Verdict.HOLD
+
+
+def why_abandoned(belief: Belief, policy: RenewalPolicy) -> LossReason:
+    """The reason of a loss that the holder finds by itself, from its clock and its failures."""
+    if belief.failures:
+        return LossReason.UNREACHABLE
+    # Nobody tried in time: either nobody was meant to, or this process was not running.
+    return LossReason.PAUSED if policy.every_s else LossReason.EXPIRED
+
+
+def why_not_owned(belief: Belief, standing: Standing, now: float) -> LossReason:
+    """The reason of a loss that the store reports."""
+    if now >= belief.trusted_until:
+        return LossReason.EXPIRED
+    return LossReason.STOLEN if standing is Standing.TAKEN else LossReason.REVOKED

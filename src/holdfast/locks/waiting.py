@@ -1,0 +1,111 @@
+"""Waiting for a busy lock: keep a place in the store's queue, sleep until woken, poll as the floor."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from holdfast.locks.errors import LockBusy, Unavailable
+from holdfast.locks.port import Busy, Grant, LockStore
+
+if TYPE_CHECKING:
+    from holdfast.locks.policy import LockClass
+    from holdfast.locks.runtime import Runtime
+
+QUEUE_MS = 3000
+"""How long a waiter counts as alive without a word; it speaks three times as often."""
+
+RETRY_S = 0.1
+"""Between tries while the store is unavailable, jittered."""
+
+
+class _Waiter:
+    """Registered before its first request, so that a wake-up which overtakes the reply is not lost."""
+
+    __slots__ = ("key", "sleeping", "woken")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.woken = False
+        self.sleeping: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        self.woken = True
+        if self.sleeping is not None and not self.sleeping.done():
+            self.sleeping.set_result(None)
+
+    async def sleep(self, seconds: float) -> None:
+        if not self.woken and seconds > 0:
+            self.sleeping = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self.sleeping
+            except TimeoutError:
+                pass
+            self.sleeping = None
+        self.woken = False
+
+
+class WaitingRoom:
+    """The waiters of one store instance, woken by its hints."""
+
+    def __init__(self, store: LockStore, runtime: Runtime) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._waiters: dict[str, _Waiter] = {}
+        store.on_wake(self._wake)
+
+    async def acquire(
+        self, lock_class: LockClass, key: str, token: str, *, wait_s: float, fences: int = 1
+    ) -> tuple[Grant, float]:
+        """The grant, and when the request that brought it was sent. Raises `LockBusy`, `Unavailable`.
+
+        However it ends without a grant, the caller must undo it: the token may be in the queue,
+        or may have been granted the lock since.
+        """
+        waiter = self._waiters[token] = _Waiter(key)
+        try:
+            return await self._until_granted(waiter, lock_class, token, wait_s, fences)
+        finally:
+            del self._waiters[token]
+
+    async def _until_granted(
+        self, waiter: _Waiter, lock_class: LockClass, token: str, wait_s: float, fences: int
+    ) -> tuple[Grant, float]:
+        now = self._runtime.now
+        started = now()
+        deadline = started + wait_s
+        queue_ms = QUEUE_MS if wait_s else 0
+        while True:
+            sent_at = now()
+            try:
+                reply = await self._store.acquire(
+                    waiter.key, token, ttl_ms=lock_class.ttl_ms, queue_ms=queue_ms, fences=fences
+                )
+            except Unavailable:
+                if now() + RETRY_S >= deadline:
+                    raise
+                await asyncio.sleep(self._runtime.jitter(RETRY_S))
+                continue
+            if isinstance(reply, Grant):
+                return reply, sent_at
+            left = deadline - now()
+            if left <= 0:
+                retry_in_s = max(0.0, reply.remaining_ms / 1000)
+                raise LockBusy(waiter.key, waited_s=now() - started, holder=reply.holder, retry_in_s=retry_in_s)
+            await waiter.sleep(min(left, self._pause(reply)))
+
+    def _pause(self, reply: Busy) -> float:
+        """Until the place in the queue must be confirmed, or the holder would expire; jittered, so
+        that a thousand waiters do not come back in the same instant."""
+        confirm = self._runtime.jitter(QUEUE_MS / 3000)
+        expiry = max(0, reply.remaining_ms) / 1000 + 0.002 + self._runtime.jitter(0.02)
+        return min(confirm, expiry)
+
+    def _wake(self, key: str, token: str) -> None:
+        if token:
+            chosen = [self._waiters[token]] if token in self._waiters else []
+        else:
+            chosen = [waiter for waiter in self._waiters.values() if key in ("", waiter.key)]
+        for waiter in chosen:
+            waiter.wake()
