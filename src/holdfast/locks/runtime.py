@@ -29,6 +29,9 @@ class Runtime(Protocol):
     def jitter(self, seconds: float) -> float:
         """A random share of `seconds`, between a half and the whole."""
 
+    def sleep(self, seconds: float) -> None:
+        """Block this thread."""
+
     def inline(self) -> bool:
         """True where threads must not be started (simulation): their work runs in place."""
 
@@ -83,6 +86,9 @@ class SystemRuntime:
 
     def jitter(self, seconds: float) -> float:
         return seconds * random.uniform(0.5, 1.0)  # noqa: S311  (spreads load, guards nothing)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def inline(self) -> bool:
         return False

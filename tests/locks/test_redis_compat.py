@@ -1,0 +1,212 @@
+"""The drop-in for redis-py's Lock: redis-py's own tests, both locks on one key, and what differs."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import random
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+import redis.asyncio
+import servers
+from harness import make_backend
+
+from holdfast.locks import LockClass, Locks
+from holdfast.locks.redis_compat import AsyncLock, Lock, beside
+
+ROOT = Path(__file__).parents[2]
+
+#: redis-py's tests that assert how redis-py does it, not what it promises.
+NOT_RUN = {
+    "test_blocking_timeout": "counts the sleeps of redis-py's private clock; ours are jittered",
+    "test_context_manager_blocking_timeout": "the same",
+    "test_high_sleep_small_blocking_timeout": "the same",
+}
+
+
+@pytest.fixture
+def url(running: dict[str, servers.Server | None], tmp_path: Path) -> str:
+    return make_backend("redis", running, tmp_path).url
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def aclient(url: str) -> AsyncIterator[redis.asyncio.Redis]:
+    async with redis.asyncio.Redis.from_url(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    return f"compat:{request.node.name}:{os.getpid()}"
+
+
+def redis_py_tests(directory: Path) -> Path:
+    """redis-py's source distribution, with its tests, checked against our lock file."""
+    cache = ROOT / ".venv/redis-py-tests"
+    archive = cache / f"redis-{redis.__version__}.tar.gz"
+    if not archive.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        command = [
+            sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation",
+            "--no-binary", "redis", "--dest", str(cache), f"redis=={redis.__version__}",
+        ]  # fmt: skip
+        fetched = subprocess.run(command, capture_output=True, text=True, check=False)
+        if fetched.returncode:
+            servers.unavailable("redis-py's source distribution", fetched.stderr[-500:])
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    assert f"sha256:{digest}" in (ROOT / "requirements.lock").read_text()
+    with tarfile.open(archive) as opened:
+        opened.extractall(directory, filter="data")
+    return directory / f"redis-{redis.__version__}"
+
+
+def test_redis_py_own_tests_pass(url: str, tmp_path: Path) -> None:
+    """The published lock tests of redis-py, with our classes in place of its own."""
+    source = redis_py_tests(tmp_path)
+    plugin = tmp_path / "swap_locks.py"
+    plugin.write_text(
+        "import redis.asyncio.lock, redis.lock\n"
+        "from holdfast.locks.redis_compat import AsyncLock, Lock\n"
+        "redis.lock.Lock, redis.asyncio.lock.Lock = Lock, AsyncLock\n"
+    )
+    command = [
+        sys.executable, "-m", "pytest", "-q", "-p", "swap_locks", "-p", "no:cacheprovider", "-p", "no:xdist",
+        "-o", "addopts=", "-o", "filterwarnings=", "-o", "asyncio_mode=auto", "-W", "ignore",
+        f"--redis-url={url.removesuffix('/0')}/9", "tests/test_lock.py", "tests/test_asyncio/test_lock.py",
+        "-k", " and ".join(f"not {test}" for test in NOT_RUN),
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"}
+
+    run = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=False)
+
+    closing = run.stdout.strip().splitlines()[-1] if run.stdout else run.stderr
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-2000:]
+    # Sync once, asyncio with a single connection and with a pool: none of them silently left out.
+    assert int(closing.split(" passed")[0].split()[-1]) >= 70, closing
+
+
+# -- together on one key ---------------------------------------------------------------------------
+
+
+def test_excludes_and_is_excluded_by_redis_py(client: redis.Redis, name: str) -> None:
+    theirs = redis.lock.Lock(client, name, timeout=10)
+    ours = Lock(client, name, timeout=10)
+
+    assert theirs.acquire(blocking=False)
+    assert not ours.acquire(blocking=False)
+    theirs.release()
+    assert ours.acquire(blocking=False)
+    assert not theirs.acquire(blocking=False)
+    ours.release()
+
+
+async def test_excludes_and_is_excluded_by_locks(url: str, client: redis.Redis) -> None:
+    payout = LockClass("payout", ttl=10)
+    async with Locks(url, prefix=f"compat{os.getpid()}:") as locks:
+        drop_in = Lock(client, f"compat{os.getpid()}:payout:7", timeout=10)
+        async with locks.hold(payout, "7"):
+            assert not drop_in.acquire(blocking=False)
+        assert drop_in.acquire(blocking=False)
+        assert await locks.try_acquire(payout, "7") is None
+        drop_in.release()
+        lease = await locks.try_acquire(payout, "7")
+        assert lease is not None
+        await locks.release(lease)
+
+
+# -- what is better than what it replaces ----------------------------------------------------------
+
+
+def test_fences_grow(client: redis.Redis, name: str) -> None:
+    lock = Lock(client, name, timeout=10)
+    fences = []
+    for _ in range(3):
+        with lock:
+            fences.append(lock.fence)
+
+    assert None not in fences
+    assert fences == sorted(set(fences), key=int)
+    assert lock.fence is None
+
+
+def test_repeated_acquire_and_release_are_answered_as_the_first(client: redis.Redis, name: str) -> None:
+    """What redis-py's retries do when a reply is lost: the same command arrives twice."""
+    lock = Lock(client, name, timeout=10)
+
+    assert lock.acquire(blocking=False, token="mine")
+    assert lock.acquire(blocking=False, token="mine")
+    lock.release()
+    lock.local.token = b"mine"
+    lock.release()
+
+    assert not lock.locked()
+
+
+async def test_tasks_sharing_one_object_cannot_release_each_other(aclient: redis.asyncio.Redis, name: str) -> None:
+    lock = AsyncLock(aclient, name, timeout=0.2)
+    took_over = asyncio.Event()
+
+    async def overrun() -> None:
+        await lock.acquire()
+        await took_over.wait()
+        with pytest.raises(redis.exceptions.LockNotOwnedError):
+            await lock.release()
+
+    async def successor() -> None:
+        assert await lock.acquire(blocking_timeout=5)
+        took_over.set()
+        await first
+        assert await lock.owned()
+        await lock.release()
+
+    first = asyncio.create_task(overrun())
+    await asyncio.sleep(0.02)
+    await asyncio.create_task(successor())
+
+
+async def test_cancelled_acquire_leaves_no_lock_behind(aclient: redis.asyncio.Redis, name: str) -> None:
+    luck = random.Random(7)
+    lock = AsyncLock(aclient, name)
+    for _ in range(150):
+        task = asyncio.create_task(lock.acquire(blocking=False))
+        await asyncio.sleep(luck.random() * 0.002)
+        task.cancel()
+        try:
+            if await task:
+                await lock.release()
+        except asyncio.CancelledError:
+            while lock._undoing:
+                await asyncio.wait(lock._undoing)
+        assert not await lock.locked()
+
+
+def test_threads_have_a_token_each(client: redis.Redis, name: str) -> None:
+    lock = Lock(client, name, timeout=10)
+    lock.acquire()
+    seen: list[object] = []
+    thread = threading.Thread(target=lambda: seen.append(lock.local.token))
+    thread.start()
+    thread.join()
+
+    assert seen == [None]
+    lock.release()
+
+
+def test_what_is_kept_beside_a_lock_shares_its_slot() -> None:
+    assert beside("plain") == "{plain}:holdfast"
+    assert beside("user:{42}:x") == "user:{42}:x:holdfast"
+    assert beside("odd{}") == "{odd{}}:holdfast"
