@@ -1,0 +1,113 @@
+"""What `Locks` and `SyncLocks` have in common: every decision that does not wait for the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from holdfast.locks.classes import Classes
+from holdfast.locks.errors import LeaseLost, LockBusy, NotOwned
+from holdfast.locks.keeper import Keeper
+from holdfast.locks.lease import Lease
+from holdfast.locks.observe import LoggingObserver, Observer
+from holdfast.locks.policy import LockClass, OnStoreError, Pattern
+from holdfast.locks.port import Busy, Grant, LockStore, Standing
+from holdfast.locks.renewal import believe
+
+if TYPE_CHECKING:
+    from holdfast.locks.runtime import Runtime
+
+
+class Front:
+    """Names keys, makes leases and hands them to the keeper, and rules on renewals and releases."""
+
+    def __init__(
+        self,
+        keeper_store: LockStore,
+        *,
+        prefix: str,
+        classes: Iterable[LockClass],
+        observer: Observer | None,
+        runtime: Runtime,
+    ) -> None:
+        self.observer: Observer = observer or LoggingObserver()
+        self.classes = Classes(classes, runtime=runtime, observer=self.observer)
+        self.keeper = Keeper(keeper_store, runtime=runtime, observer=self.observer)
+        self._prefix = prefix
+        self._runtime = runtime
+        self._windows: dict[str, str] = {}
+
+    def key(self, lock_class: LockClass | str, item: str) -> str:
+        return self._prefix + self.classes.get(lock_class).key(item)
+
+    def family(self, lock_class: LockClass | str | None) -> str:
+        """What the keys of one class, or of all, start with."""
+        return self._prefix if lock_class is None else f"{self._prefix}{self.classes.get(lock_class).key_prefix}"
+
+    def item(self, lock_class: LockClass | str, item: str) -> tuple[LockClass, str]:
+        """The class in force and the key of something to hold and release."""
+        chosen = self.classes.get(lock_class)
+        if chosen.pattern is Pattern.TTL_HOLD:
+            raise ValueError(f"class {chosen.name!r} is ttl_hold: its windows are claimed, not held; use claim()")
+        return chosen, self._prefix + chosen.key(item)
+
+    def window(self, lock_class: LockClass | str, item: str) -> tuple[LockClass, str, str]:
+        """The class, key and token of a window; the token stays, so that its owner can claim again."""
+        chosen = self.classes.get(lock_class)
+        if chosen.pattern is not Pattern.TTL_HOLD:
+            raise ValueError(f"class {chosen.name!r} is {chosen.pattern}: use hold() or acquire(), not claim()")
+        key = self._prefix + chosen.key(item)
+        return chosen, key, self._windows.setdefault(key, self._runtime.token())
+
+    def claimed(self, chosen: LockClass, key: str, token: str, reply: Grant | Busy, *, sent_at: float) -> Lease | None:
+        return self._lease(chosen, key, token, reply.fence, sent_at) if isinstance(reply, Grant) else None
+
+    def acquired(
+        self, chosen: LockClass, key: str, token: str, grant: Grant, *, sent_at: float, waited_s: float
+    ) -> Lease:
+        lease = self._lease(chosen, key, token, grant.fence, sent_at)
+        self.observer.acquired(chosen, key, fence=grant.fence, waited_s=waited_s)
+        # Also one that is not renewed: the keeper ends it when its window ends.
+        self.keeper.watch(lease)
+        return lease
+
+    def gave_up(self, chosen: LockClass, key: str, error: BaseException) -> None:
+        if isinstance(error, LockBusy):
+            self.observer.waited(chosen, key, waited_s=error.waited_s)
+
+    def fallback(self, chosen: LockClass, key: str) -> Lease | None:
+        """The store cannot be asked: a local lease if the class allows one."""
+        if chosen.on_store_error is not OnStoreError.LOCAL:
+            return None
+        self.observer.fallback(chosen, key)
+        return Lease.local_only(chosen, key, runtime=self._runtime, observer=self.observer)
+
+    def renewed(self, lease: Lease, standing: Standing, *, sent_at: float) -> None:
+        if standing is not Standing.OWNED:
+            lease.not_owned(standing, operation="renew")
+            raise NotOwned(lease.key, operation="renew")
+        lease.renewal_succeeded(sent_at=sent_at)
+
+    def releasable(self, lease: Lease) -> None:
+        """Raise unless there is something to release. After a loss nothing is sent to the store:
+        whoever holds the lock now must not be disturbed."""
+        if lease.lock_class.pattern is Pattern.TTL_HOLD:
+            raise ValueError(f"{lease.key!r} is a ttl_hold window: it is kept to its end")
+        if lease.released:
+            raise NotOwned(lease.key, operation="release")
+        self.keeper.forget(lease)
+        if lease.lost is not None:
+            self.observer.release_skipped(lease.lock_class, lease.key, reason=lease.lost)
+            lease.released = True
+            raise LeaseLost(lease.key, reason=lease.lost, fence=lease.fence)
+
+    def released(self, lease: Lease) -> None:
+        self.observer.released(lease.lock_class, lease.key, held_s=self._runtime.now() - lease.acquired_at)
+
+    def not_released(self, lease: Lease) -> NotOwned:
+        self.observer.not_owned(lease.lock_class, lease.key, operation="release")
+        return NotOwned(lease.key, operation="release")
+
+    def _lease(self, chosen: LockClass, key: str, token: str, fence: int, sent_at: float) -> Lease:
+        belief = believe(chosen.renewal, sent_at=sent_at, spread=0.8 + self._runtime.jitter(0.2))
+        return Lease(chosen, key, token, fence, belief=belief, runtime=self._runtime, observer=self.observer)

@@ -1,0 +1,79 @@
+"""`async with locks.hold(…)`: a lease for the length of a block, and the end of the block with it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from holdfast.locks.errors import LeaseLost, LockError, NotOwned
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from holdfast.locks.lease import Lease
+    from holdfast.locks.locks import Locks
+    from holdfast.locks.policy import LockClass
+
+
+class Hold:
+    """Cancels its block when the lease is lost, and tells that cancellation from everybody else's."""
+
+    __slots__ = ("_cancelled", "_entry_cancels", "_item", "_lease", "_lock_class", "_locks", "_loop", "_task", "_wait")
+
+    def __init__(self, locks: Locks, lock_class: LockClass | str, item: str, wait: float | None) -> None:
+        self._locks = locks
+        self._lock_class = lock_class
+        self._item = item
+        self._wait = wait
+        self._cancelled = False
+        self._task: asyncio.Task[object] | None = None
+
+    async def __aenter__(self) -> Lease:
+        lease = self._lease = await self._locks.acquire(self._lock_class, self._item, wait=self._wait)
+        task = self._task = asyncio.current_task()
+        assert task is not None
+        self._entry_cancels = task.cancelling()
+        self._loop = task.get_loop()
+        lease.on_loss(self._lost)
+        return lease
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> bool:
+        lease, task = self._lease, self._task
+        assert task is not None
+        # From here on a late callback of the keeper finds nobody to cancel.
+        self._task = None
+        lease.on_loss(None)
+        cancelled_by_others = self._cancelled and task.uncancel() > self._entry_cancels
+        try:
+            # Read the clock once more: a block that never awaited may have overrun its lease unnoticed.
+            lease.check()
+        except LeaseLost as lost:
+            with suppress(LockError):
+                await self._locks.release(lease)  # skips the store, lets the next local waiter in
+            if cancelled_by_others or isinstance(error, (KeyboardInterrupt, SystemExit)):
+                return False
+            raise lost from error
+        try:
+            await self._locks.release(lease)
+        except NotOwned:
+            # The store ended it inside the trust window: the work cannot be trusted either.
+            if error is None and not lease.carries_on:
+                raise
+        except LeaseLost:
+            # Lost in the last instant is lost; under `continue` that is no error of the work's.
+            if error is None and not lease.carries_on:
+                raise
+        return False
+
+    def _lost(self) -> None:
+        """Called in the thread that found out."""
+        with suppress(RuntimeError):  # the loop is closed, and the work with it
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None and not self._cancelled:
+            self._cancelled = True
+            self._task.cancel()
