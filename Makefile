@@ -1,0 +1,63 @@
+# Every target makes its own environment. Nothing here names a registry: pip and uv use yours.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+PY := .venv/bin/python
+READY := .venv/.ready
+
+# A Python that is missing is a clear message here, not a download from somewhere.
+export UV_PYTHON_DOWNLOADS := never
+export UV_NO_PROGRESS := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help
+help:  ## Say what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: $(READY)  ## Watch a paused worker lose its lock, and its late write be refused (under a minute)
+	@$(PY) examples/paused_worker/story.py
+
+.PHONY: test
+test: lint  ## Run every check and every test, against real servers from wheels
+	@# Every worker has servers of its own, so any test may run anywhere: work stealing keeps both
+	@# cores busy to the end, where whole files per worker would wait for the longest one.
+	$(PY) -m pytest -n 2 --dist worksteal
+
+.PHONY: check
+check: lint  ## Run every check: format, lint, types, layers, dead code, shape, documentation
+	$(PY) -m pytest tests/test_shape.py tests/test_docs.py
+
+.PHONY: lint
+lint: $(READY)
+	@.venv/bin/ruff format --check --quiet . || { echo "Not formatted. Run: make format"; exit 1; }
+	@.venv/bin/ruff check --quiet .
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports --no-logo
+	@.venv/bin/vulture
+
+.PHONY: format
+format: $(READY)  ## Format the code
+	@.venv/bin/ruff format .
+	@.venv/bin/ruff check --fix --exit-zero --quiet .
+
+.PHONY: bench
+bench: $(READY)  ## Measure against other lock libraries, and print the table
+	@$(PY) -m bench
+
+.PHONY: lock
+lock: $(READY)  ## Make requirements.lock anew from pyproject.toml (UPGRADE=--upgrade for newer versions)
+	@# The lock holds versions and hashes, never an address: it must install from anybody's registry.
+	@.venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --group dev \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		$(UPGRADE) pyproject.toml -o requirements.lock
+
+.PHONY: clean
+clean:  ## Remove the environment and every cache
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	find src tests bench examples tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(READY): requirements.lock pyproject.toml tools/environment
+	@tools/environment
+	@touch $@

@@ -1,0 +1,151 @@
+"""The shape of the tree: small modules, telling names, no machine's paths, no registry's address."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MODULE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 50
+
+#: Larger than allowed, with their size today. An entry may shrink or go; it may not grow, and none may be added.
+LARGE_MODULES: dict[str, int] = {
+    "tests/conformance/test_lock_store.py": 432,
+}
+LARGE_FUNCTIONS: dict[str, int] = {}
+
+VAGUE = {
+    "base", "common", "data", "handler", "helper", "helpers", "info", "manager", "misc", "processor", "service",
+    "util", "utils",
+}  # fmt: skip
+BACKENDS = {
+    "apsw", "asyncpg", "hiredis", "httpx2", "prometheus_client", "psycopg", "redis", "sqlalchemy", "sqlite3",
+    "starlette",
+}  # fmt: skip
+NOT_SOURCE = {".git", ".venv", ".mypy_cache", ".ruff_cache", ".hypothesis", ".import_linter_cache"}
+
+_MACHINE_PATH = re.compile(r"(?<![\w./-])/(work|farm|root)/")
+_ADDRESS = re.compile(r"(?:https?|file)://|^\s*--(?:index-url|extra-index-url|find-links|trusted-host)", re.MULTILINE)
+
+
+def sources() -> list[Path]:
+    """Every Python file of the project."""
+    folders = ("src", "tests", "bench", "examples", "tools")
+    return sorted(p for folder in folders for p in (ROOT / folder).rglob("*.py"))
+
+
+def written_files() -> list[Path]:
+    """What git tracks or would track; everything but caches where there is no git (an unpacked release)."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if listing.returncode == 0:
+        found = [ROOT / name for name in listing.stdout.decode().split("\0") if name]
+    else:
+        found = [p for p in ROOT.rglob("*") if not NOT_SOURCE & set(p.relative_to(ROOT).parts)]
+    return sorted(p for p in found if p.is_file())
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Every function of a module by its dotted name, with its number of lines (decorators not counted)."""
+
+    def walk(node: ast.AST, prefix: str) -> Iterator[tuple[str, int]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                name = f"{prefix}{child.name}"
+                if not isinstance(child, ast.ClassDef):
+                    assert child.end_lineno is not None
+                    yield name, child.end_lineno - child.lineno + 1
+                yield from walk(child, f"{name}.")
+            else:
+                yield from walk(child, prefix)
+
+    return walk(ast.parse(path.read_text()), f"{named(path)}::")
+
+
+def oversized(sizes: dict[str, int], limit: int, excepted: dict[str, int]) -> list[str]:
+    """What is too large or listed for nothing, as sentences."""
+    grown = [
+        f"{name}: {size} lines, at most {max(limit, excepted.get(name, 0))}; split it by subject"
+        for name, size in sizes.items()
+        if size > max(limit, excepted.get(name, 0))
+    ]
+    idle = [f"{name}: small enough now, take it off the list" for name in excepted if sizes.get(name, 0) <= limit]
+    return grown + idle
+
+
+def test_modules_are_small() -> None:
+    sizes = {named(p): len(p.read_text().splitlines()) for p in sources()}
+
+    assert oversized(sizes, MODULE_LINES_MAX, LARGE_MODULES) == []
+
+
+def test_functions_are_small() -> None:
+    sizes = {name: size for p in sources() for name, size in functions(p)}
+
+    assert oversized(sizes, FUNCTION_LINES_MAX, LARGE_FUNCTIONS) == []
+
+
+def test_module_names_say_what_is_inside() -> None:
+    vague = [
+        named(p) for p in sources() if VAGUE & {part.strip("_") for part in p.relative_to(ROOT).with_suffix("").parts}
+    ]
+
+    assert vague == []
+
+
+def test_lock_file_installs_from_anybody_s_registry() -> None:
+    """Versions and hashes, but no address: not of an index, and not of the machine that made it."""
+    lock = (ROOT / "requirements.lock").read_text()
+
+    assert _ADDRESS.findall(lock) == []
+    for line in lock.splitlines():
+        assert re.match(r"#|    (#|--hash=sha256:)|[a-z0-9.-]+==\S+ ", line), line
+
+
+def test_no_file_knows_the_machine_it_was_written_on() -> None:
+    suffixes = {".py", ".md", ".toml", ".yaml", ".yml", ".sh", ".lock", ".json", ".sql", ".lua", ""}
+    guilty = [
+        f"{named(p)}:{number}"
+        for p in written_files()
+        if p.suffix in suffixes
+        for number, line in enumerate(p.read_text(errors="replace").splitlines(), 1)
+        if _MACHINE_PATH.search(line)
+    ]
+
+    assert guilty == []
+
+
+def test_threads_start_at_one_seam() -> None:
+    """Elsewhere `Runtime.run_in_thread` starts them, so that a simulation can do without.
+
+    The writer of SQLite blocks rather than runs a loop; it asks `Runtime.inline()` first.
+    """
+    seam = {"src/holdfast/locks/runtime.py", "src/holdfast/locks/stores/sqlite_writer.py"}
+    starts = re.compile(r"\b(?:threading\.)?(?:Thread|Timer|ThreadPoolExecutor)\(|\bstart_new_thread\(")
+    found = {named(p) for p in (ROOT / "src").rglob("*.py") if starts.search(p.read_text())}
+
+    assert found <= seam
+
+
+@pytest.mark.parametrize("module", ["holdfast.locks", "holdfast.cli"])
+def test_importing_loads_no_backend(module: str) -> None:
+    """A driver costs up to 0.7 s to import: only the URL that names it may load it."""
+    script = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+
+    assert BACKENDS & set(loaded) == set()
