@@ -36,6 +36,7 @@ class Front:
         self._prefix = prefix
         self._runtime = runtime
         self._windows: dict[str, str] = {}
+        self._claims: dict[str, Lease] = {}
 
     def key(self, lock_class: LockClass | str, item: str) -> str:
         return self._prefix + self.classes.get(lock_class).key(item)
@@ -60,7 +61,15 @@ class Front:
         return chosen, key, self._windows.setdefault(key, self._runtime.token())
 
     def claimed(self, chosen: LockClass, key: str, token: str, reply: Grant | Busy, *, sent_at: float) -> Lease | None:
-        return self._lease(chosen, key, token, reply.fence, sent_at) if isinstance(reply, Grant) else None
+        if isinstance(reply, Busy):
+            return None
+        lease = self._lease(chosen, key, token, reply.fence, sent_at)
+        earlier = self._claims.get(key)
+        if earlier is not None and earlier.fence == lease.fence:
+            # The same fence once more: a sequence that started anew would look like old operations.
+            lease.count_on_from(earlier)
+        self._claims[key] = lease
+        return lease
 
     def acquired(
         self, chosen: LockClass, key: str, token: str, grant: Grant, *, sent_at: float, waited_s: float

@@ -46,6 +46,8 @@ class Hold:
         # From here on a late callback of the keeper finds nobody to cancel.
         self._task = None
         lease.on_loss(None)
+        if lease.released and lease.lost is None:  # by the block itself
+            return False
         cancelled_by_others = self._cancelled and task.uncancel() > self._entry_cancels
         try:
             # Read the clock once more: a block that never awaited may have overrun its lease unnoticed.

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.locks.errors import LeaseLost, LossReason
+from holdfast.locks.errors import LeaseLost, LossReason, NotOwned
 from holdfast.locks.policy import OnRenewalFailure
 from holdfast.locks.renewal import Belief, Verdict, believe, doubt, judge, why_abandoned, why_not_owned
 from holdfast.locks.runtime import fork_generation
@@ -99,17 +99,19 @@ class Lease:
         return max(0.0, self._belief.trusted_until - self._runtime.now())
 
     def check(self) -> None:
-        """Raise `LeaseLost` if the lease is lost, or its trust window over. Cheap: one clock read.
+        """Raise `LeaseLost` if the lease is lost or its trust window over, `NotOwned` once it is released.
 
         A forked child never holds its parent's leases. Under `continue` it does not raise; it
         marks the lease `suspect`.
         """
         if self._fork != fork_generation():
             raise LeaseLost(self.key, reason=LossReason.PAUSED, fence=self.fence)
-        if self.lost is None and self._runtime.now() >= self._belief.trusted_until:
+        if self.lost is None and not self.released and self._runtime.now() >= self._belief.trusted_until:
             self.abandon()
         if self.lost is not None and not self.carries_on:
             raise LeaseLost(self.key, reason=self.lost, fence=self.fence)
+        if self.released:
+            raise NotOwned(self.key, operation="use")
 
     def next_seq(self) -> int:
         """The next number for an operation under this fence, starting at 1."""
@@ -181,6 +183,10 @@ class Lease:
         self.suspect = self.carries_on
         if self._on_loss is not None and not self.carries_on:
             self._on_loss()
+
+    def count_on_from(self, earlier: Lease) -> None:
+        """Go on numbering operations where another lease with the same fence stopped."""
+        self._seq = earlier._seq  # noqa: SLF001  (one class, two windows)
 
     def successor(self, fence: int) -> Lease:
         """The same right, passed on inside this process, under a fence of its own."""

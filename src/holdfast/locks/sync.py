@@ -59,7 +59,11 @@ class SyncLocks:
         self.override = self._front.classes.override
 
     def __enter__(self) -> Self:
-        self.open()
+        try:
+            self.open()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -203,6 +207,8 @@ class SyncHold:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         lease = self._lease
+        if lease.released and lease.lost is None:  # by the block itself
+            return
         try:
             lease.check()
         except LeaseLost as lost:

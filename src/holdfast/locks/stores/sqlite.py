@@ -36,14 +36,16 @@ class _Shared:
         self.writer = Writer(path, url, runtime, self._wake)
         self.local: dict[str, SqliteStore] = {}
         self.users = 0
-        self._postman: Postman | None = None if runtime.inline() else Postman()
+        self._inline = runtime.inline()
+        self._postman: Postman | None = None
 
     def _wake(self, wakings: list[Waking]) -> None:
         for mailbox, key, token in wakings:
             near = self.local.get(mailbox)
             if near is not None:
                 near.wake(key, token)
-            elif self._postman is not None:
+            elif not self._inline:
+                self._postman = self._postman or Postman()
                 self._postman.send(mailbox, key, token)
 
     def leave(self) -> None:
