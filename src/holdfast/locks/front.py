@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -118,5 +119,7 @@ class Front:
         return NotOwned(lease.key, operation="release")
 
     def _lease(self, chosen: LockClass, key: str, token: str, fence: int, sent_at: float) -> Lease:
-        belief = believe(chosen.renewal, sent_at=sent_at, spread=0.8 + self._runtime.jitter(0.2))
+        hold_until = math.inf if chosen.max_hold is None else sent_at + chosen.max_hold
+        spread = 0.8 + self._runtime.jitter(0.2)
+        belief = believe(chosen.renewal, sent_at=sent_at, spread=spread, hold_until=hold_until)
         return Lease(chosen, key, token, fence, belief=belief, runtime=self._runtime, observer=self.observer)

@@ -36,6 +36,12 @@ class Hold:
         self._entry_cancels = task.cancelling()
         self._loop = task.get_loop()
         lease.on_loss(self._lost)
+        try:
+            lease.check()  # lost before anybody could be told: no lock, no body
+        except LeaseLost:
+            with suppress(LockError):
+                await self._locks.release(lease)
+            raise
         return lease
 
     async def __aexit__(
@@ -48,7 +54,8 @@ class Hold:
         lease.on_loss(None)
         if lease.released and lease.lost is None:  # by the block itself
             return False
-        cancelled_by_others = self._cancelled and task.uncancel() > self._entry_cancels
+        cancels = task.uncancel() if self._cancelled else task.cancelling()
+        cancelled_by_others = cancels > self._entry_cancels and isinstance(error, asyncio.CancelledError)
         try:
             # Read the clock once more: a block that never awaited may have overrun its lease unnoticed.
             lease.check()

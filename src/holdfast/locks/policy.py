@@ -71,6 +71,7 @@ class LockClass:
     defaults to a third of the ttl; 0 switches renewal off. `wait` is how long `hold` and
     `acquire` wait for a busy lock. `local_mutex` makes tasks of one process queue among
     themselves first and pass the lock on up to `local_passes` times, each with its own fence.
+    `max_hold` ends a lease however well it renews: a stuck holder is not kept alive for ever.
     `dead_man` ends the process with a traceback if it is stuck when the trust window ends.
     """
 

@@ -132,7 +132,11 @@ class LockStore(Protocol):
         """Unexpired holders whose key starts with `prefix` and sorts after `after`, in key order."""
 
     def list_history(self, key: str, *, limit: int = 100) -> Awaitable[list[Ownership]]:
-        """The newest `limit` lines of the key's timeline, oldest first; kept for at least an hour."""
+        """The newest `limit` lines of the key's timeline, oldest first.
+
+        A store may forget what is older than an hour; under heavy traffic, what is older than
+        its newest 20,000 batches of changes.
+        """
 
     def on_wake(self, callback: WakeCallback) -> None:
         """Call `callback(key, token)`, in the store's loop, when a waiter of this instance should

@@ -10,6 +10,7 @@ started its ttl later than that, so the window always ends before the lease can 
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 from typing import NamedTuple
 
@@ -32,13 +33,15 @@ class Belief(NamedTuple):
     """When to renew next."""
     failures: int = 0
     """Consecutive ones; a success starts again from zero."""
+    hold_until: float = math.inf
+    """The class's `max_hold`: however well it renews, it ends here."""
 
 
-def believe(policy: RenewalPolicy, *, sent_at: float, spread: float = 1.0) -> Belief:
+def believe(policy: RenewalPolicy, *, sent_at: float, spread: float = 1.0, hold_until: float = math.inf) -> Belief:
     """The belief after a request that succeeded. `spread` in (0, 1] keeps leases from renewing in step."""
-    trusted_until = sent_at + policy.trust_s
+    trusted_until = min(sent_at + policy.trust_s, hold_until)
     due = sent_at + policy.every_s * spread if policy.every_s else trusted_until
-    return Belief(sent_at, trusted_until, due)
+    return Belief(sent_at, trusted_until, due, hold_until=hold_until)
 
 
 def doubt(belief: Belief, policy: RenewalPolicy, *, tried_at: float) -> Belief:
@@ -54,6 +57,8 @@ def judge(belief: Belief, policy: RenewalPolicy, now: float) -> Verdict:
 
 def why_abandoned(belief: Belief, policy: RenewalPolicy) -> LossReason:
     """The reason of a loss that the holder finds by itself, from its clock and its failures."""
+    if belief.trusted_until >= belief.hold_until:
+        return LossReason.EXPIRED
     if belief.failures:
         return LossReason.UNREACHABLE
     # Nobody tried in time: either nobody was meant to, or this process was not running.

@@ -156,10 +156,8 @@ class SyncLocks:
         started = sent_at = self._runtime.now()
         try:
             reply = self._store.acquire(key, token, ttl_ms=chosen.ttl_ms)
-            if isinstance(reply, Busy):
-                if wait_s <= 0:
-                    retry_in_s = max(0.0, reply.remaining_ms / 1000)
-                    raise LockBusy(key, waited_s=0.0, holder=reply.holder, retry_in_s=retry_in_s)
+            if isinstance(reply, Busy) or self._runtime.now() >= sent_at + chosen.renewal.trust_s:
+                # Busy, or granted so long ago that the window is over: asked again, with the queue.
                 reply, sent_at = self._ask(lambda: self._room.acquire(chosen, key, token, wait_s=wait_s))
         except BaseException as error:
             self._front.gave_up(chosen, key, error)

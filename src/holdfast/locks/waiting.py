@@ -88,7 +88,12 @@ class WaitingRoom:
                 await asyncio.sleep(self._runtime.jitter(RETRY_S))
                 continue
             if isinstance(reply, Grant):
-                return reply, sent_at
+                if now() < sent_at + lock_class.renewal.trust_s:
+                    return reply, sent_at
+                # The answer waited while we did not run: its window is over. Ask again, same token.
+                if now() >= deadline:
+                    raise Unavailable(waiter.key, "the grant came after its trust window had ended", applied=None)
+                continue
             left = deadline - now()
             if left <= 0:
                 retry_in_s = max(0.0, reply.remaining_ms / 1000)

@@ -1,0 +1,199 @@
+"""A guarded transaction, for every SQL database and driver.
+
+The highest accepted (fence, seq) of a resource lives beside the data, in a table of the user's own
+database, and is raised in the same transaction as the writes it admits:
+
+    holdfast_fences (resource PRIMARY KEY, fence, seq, answer)
+
+The claim comes first and locks the mark's row until the commit. So what the body reads cannot be
+overwritten by an older holder before the body writes, and competitors queue at the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from holdfast.locks.errors import StaleFence
+from holdfast.locks.fence import NO_MARK, Mark, rule
+from holdfast.locks.guards.fenced import Fenced
+
+T = TypeVar("T")
+C = TypeVar("C")
+
+CREATE_TABLE = (
+    "CREATE TABLE IF NOT EXISTS holdfast_fences (resource TEXT NOT NULL PRIMARY KEY,"
+    " fence BIGINT NOT NULL, seq BIGINT NOT NULL, answer TEXT)"
+)
+
+_CLAIM = (
+    "INSERT INTO holdfast_fences (resource, fence, seq) VALUES ({}, {}, {})"
+    " ON CONFLICT (resource) DO UPDATE SET fence = excluded.fence, seq = excluded.seq, answer = NULL WHERE "
+)
+_HIGHER_PAIR = "(excluded.fence, excluded.seq) > (holdfast_fences.fence, holdfast_fences.seq)"
+_HIGHER_FENCE = "excluded.fence > holdfast_fences.fence"
+
+
+class Claim(Protocol):
+    """What a guard asks for."""
+
+    resource: str
+    mark: Mark
+    once_per_fence: bool
+
+
+class Statements(NamedTuple):
+    """The statements of a guard, with a driver's placeholders; the comments name their values."""
+
+    claim: str  # resource, fence, seq
+    claim_once: str  # resource, fence, seq
+    find: str  # resource
+    answer: str  # answer, resource
+
+    @classmethod
+    def with_placeholders(cls, first: str, second: str, third: str) -> Statements:
+        claim = _CLAIM.format(first, second, third)
+        return cls(
+            claim=f"{claim}{_HIGHER_PAIR}",
+            claim_once=f"{claim}{_HIGHER_FENCE}",
+            find=f"SELECT fence, seq, answer FROM holdfast_fences WHERE resource = {first}",  # noqa: S608  (placeholders)
+            answer=f"UPDATE holdfast_fences SET answer = {first} WHERE resource = {second}",  # noqa: S608
+        )
+
+    def claiming(self, claim: Claim) -> str:
+        return self.claim_once if claim.once_per_fence else self.claim
+
+
+class Session(Protocol):
+    """One transaction at a time on one connection of one driver.
+
+    Of a `blocking` driver the coroutines never wait, so a plain `with` can run them too.
+    """
+
+    @property
+    def blocking(self) -> bool: ...
+
+    async def open(self, claim: Claim, *, create: bool) -> bool:
+        """Begin, or set a savepoint in the caller's transaction, and claim. False: not raised.
+
+        `create` makes the table first, safely beside others who do the same.
+        """
+
+    async def find(self, resource: str) -> tuple[int, int, str | None]:
+        """The mark and the answer as they are now: a refused claim still holds the row's lock."""
+
+    async def store_answer(self, resource: str, answer: str) -> None: ...
+
+    async def commit(self) -> None:
+        """End what `open` began; the caller's own transaction goes on."""
+
+    async def rollback(self) -> None:
+        """Undo what `open` began. Harmless if that has ended already."""
+
+
+class Guard(Generic[C]):
+    """Claims a resource for a lease around one transaction; `with` or `async with` gives the connection.
+
+    Entering checks the lease, begins a transaction (a savepoint, if the caller has one open) and
+    raises the resource's mark to this lease's fence and its next seq: before the first read, in
+    the same transaction as the writes. `StaleFence` if the resource has seen a higher mark.
+    Leaving checks the lease once more and commits; an error or a lost lease rolls everything
+    back, the mark included. A transaction that the caller opened is never committed here.
+
+    When the outcome of a commit is unknown, repeat the operation with `seq=guard.mark.seq`. If it
+    did commit, `repeated` is True, `answer` is what `set_answer` kept, and whatever the body
+    writes again is rolled back. Read inside the guard: what was read before it is not protected.
+    """
+
+    mark = NO_MARK
+    repeated = False
+    answer: str | None = None
+
+    def __init__(
+        self, lease: Fenced, conn: C, resource: str, session: Session, *, seq: int | None, once_per_fence: bool
+    ) -> None:
+        self.resource = resource
+        self._lease = lease
+        self._conn = conn
+        self._session = session
+        self._seq = seq
+        self.once_per_fence = once_per_fence
+
+    def set_answer(self, answer: str) -> None:
+        """Keep `answer` with the mark, in this transaction, for whoever repeats this operation."""
+        self.answer = answer
+
+    async def __aenter__(self) -> C:
+        lease, session = self._lease, self._session
+        lease.check()
+        self.mark = Mark(lease.fence, lease.next_seq() if self._seq is None else self._seq)
+        try:
+            try:
+                raised = await session.open(self, create=False)
+            except Exception as failure:
+                if not _table_is_missing(failure):
+                    raise
+                await session.rollback()
+                raised = await session.open(self, create=True)
+            if not raised:
+                await self._recognise()
+        except BaseException:
+            await session.rollback()
+            raise
+        return self._conn
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None and not self.repeated:
+                if self.answer is not None:
+                    await self._session.store_answer(self.resource, self.answer)
+                # The fence would stop a newer holder's data from being overwritten; this stops work
+                # that nobody else has claimed yet, but that the holder no longer may finish.
+                self._lease.check()
+                await self._session.commit()
+        except BaseException:
+            await self._session.rollback()
+            raise
+        if error is not None or self.repeated:
+            # A repeat already has its effect: a body that overlooked `repeated` must not add another.
+            await self._session.rollback()
+
+    def __enter__(self) -> C:
+        if not self._session.blocking:
+            raise TypeError(f"{type(self._conn).__name__} is asynchronous: use `async with`")
+        return _finished(self.__aenter__())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _finished(self.__aexit__(kind, error, trace))
+
+    async def _recognise(self) -> None:
+        fence, seq, answer = await self._session.find(self.resource)
+        if not rule(Mark(fence, seq), self.mark, once_per_fence=self.once_per_fence).repeated:
+            raise StaleFence(self.resource, current=(fence, seq), offered=(self.mark.fence, self.mark.seq))
+        self.repeated, self.answer = True, answer
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """Postgres' code of an error, whichever driver raised it, also through SQLAlchemy."""
+    code: str | None = getattr(getattr(error, "orig", error), "sqlstate", None)
+    return code
+
+
+def _table_is_missing(error: BaseException) -> bool:
+    return sqlstate(error) == "42P01" or "no such table: holdfast_fences" in str(error)
+
+
+def _finished(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never waits."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    work.close()
+    raise AssertionError("a blocking session waited")

@@ -1,0 +1,352 @@
+"""Locks in Postgres: lease rows in tables of our own, changed by the functions of `postgres.sql`.
+
+One connection carries everything. While one batch is under way, the requests that arrive are
+collected and go out as the next one, so a batch costs one round trip and one commit however many
+tasks share it. A second connection listens for wake-ups, from the first queued acquire on.
+
+Grants and renewals are as durable as commits are on that server: with `synchronous_commit = off` a
+crash may forget the last ones (later fences are higher all the same, by the clock). A release is not
+waited for: a crash may leave the lock held until it expires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from hashlib import sha256
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import asyncpg
+
+from holdfast.locks.errors import Unavailable
+from holdfast.locks.port import Busy, Grant, Holder, Ownership, Renewal, Standing, WakeCallback
+from holdfast.locks.stores import shown
+from holdfast.locks.stores.postgres_link import BROKEN, FAILURES, ROLLED_BACK, Listener, connect, ended_at, explained
+
+if TYPE_CHECKING:
+    from holdfast.locks.port import LockStore
+    from holdfast.locks.runtime import Runtime
+
+#: Requests per statement: in a longer one the first would wait too long for the last.
+BATCH_MAX = 200
+#: Requests between two sweeps of what is older than a day, and how many rows a sweep may remove:
+#: more than were written meanwhile, so what is left behind stays bounded.
+COLLECT_EVERY, COLLECT_MAX = 2000, 2000
+#: Waiters that are woken by token; if there are more, the oldest are woken with all others of their key.
+WAITING_MAX = 10_000
+DIGEST_CHARS = 32
+
+# Arrays travel as text (`_array`): the driver's own encoding of them costs more than the statement.
+_BATCH = """
+    SELECT * FROM holdfast_batch(
+        $1, $2, $3, $4::text::text[], $5::text::text[], $6::text::int[], $7::text::int[], $8::text::int[])
+"""
+_RENEW = "SELECT holdfast_renew($1::text::text[], $2::text::text[], $3::text::int[])"
+_EVICT = "SELECT holdfast_evict($1, $2, $3)"
+_COLLECT = f"SELECT holdfast_collect({COLLECT_MAX})"
+_FIND = "SELECT * FROM holdfast_holders WHERE key = $1"
+# No key sorts after its prefix and the last code point: the scan of the index ends there.
+_LIST = """
+    SELECT * FROM holdfast_holders WHERE key >= $1 AND key < $1 || chr(1114111) AND key > $2 ORDER BY key LIMIT $3
+"""
+_HISTORY = """
+    SELECT key, fence, holder, event, extract(epoch FROM at)::float8 AS at, note
+    FROM holdfast_timeline WHERE key = $1 ORDER BY fence DESC, step DESC LIMIT $2
+"""
+_STANDINGS = (Standing.GONE, Standing.OWNED, Standing.TAKEN)
+
+
+def open_store(url: str, *, holder: str, prefix: str, runtime: Runtime, timeout_s: float) -> LockStore:
+    del prefix  # the keys carry it, and the tables live in a schema that the URL may choose (search_path)
+    return PostgresStore(url, holder=holder, runtime=runtime, timeout_s=timeout_s)
+
+
+class _Acquire(NamedTuple):
+    key: str
+    digest: str
+    ttl_ms: int
+    queue_ms: int
+    fences: int
+    deadline: float
+    done: asyncio.Future[Grant | Busy]
+
+
+class _Release(NamedTuple):
+    key: str
+    digest: str
+    ttl_ms: int  # 0 tells it from an acquire
+    queue_ms: int
+    fences: int
+    deadline: float
+    done: asyncio.Future[bool]
+
+
+class _Renew(NamedTuple):
+    key: str
+    digest: str
+    ttl_ms: int
+    deadline: float
+    done: asyncio.Future[Standing]
+
+
+class _Exchange(NamedTuple):
+    """One statement, who waits for it, and how its rows answer them."""
+
+    sql: str
+    arguments: Sequence[object]
+    deadline: float
+    waiting: Sequence[asyncio.Future[Any]]
+    answer: Callable[[list[asyncpg.Record]], None]
+
+
+class PostgresStore:
+    def __init__(self, url: str, *, holder: str, runtime: Runtime, timeout_s: float) -> None:
+        self._url = url
+        self._holder = holder
+        self._runtime = runtime
+        self._timeout_s = timeout_s
+        self._channel = f"holdfast_{runtime.token()[:16]}"
+        self._wake: WakeCallback = lambda key, token: None
+        self._waiters: dict[str, str] = {}
+        self._open = False
+        self._connection: asyncpg.Connection | None = None
+        self._releases: list[_Release | _Acquire] = []
+        self._acquires: list[_Release | _Acquire] = []
+        self._acquiring: set[str] = set()
+        self._renewals: list[_Renew] = []
+        self._queries: list[_Exchange] = []
+        self._collect_in = COLLECT_EVERY
+        self._sender: asyncio.Task[None] | None = None
+        self._listener: Listener | None = None
+
+    async def open(self) -> None:
+        self._open = True
+        await self._query(_COLLECT)
+
+    async def close(self) -> None:
+        """What is under way is still answered; what was not sent ends as not applied."""
+        self._open = False
+        self._fail_unsent(asyncpg.InterfaceError("the store was closed"))
+        if self._listener is not None:
+            await self._listener.close()
+            self._listener = None
+        if self._sender is not None:
+            await asyncio.wait([self._sender])
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(*FAILURES), ended_at(connection, asyncio.get_running_loop().time() + self._timeout_s):
+                await connection.close()
+
+    def sibling(self) -> LockStore:
+        return PostgresStore(self._url, holder=self._holder, runtime=self._runtime, timeout_s=self._timeout_s)
+
+    def on_wake(self, callback: WakeCallback) -> None:
+        self._wake = callback
+
+    def acquire(
+        self, key: str, token: str, *, ttl_ms: int, queue_ms: int = 0, fences: int = 1
+    ) -> Awaitable[Grant | Busy]:
+        assert ttl_ms > 0, "0 marks a release"
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Grant | Busy] = loop.create_future()
+        if self._admits(done):
+            digest = _digest(token)
+            if queue_ms > 0:
+                self._expect_wake(digest, token)
+            self._acquires.append(_Acquire(key, digest, ttl_ms, queue_ms, fences, loop.time() + self._timeout_s, done))
+            self._acquiring.add(key)
+        return done
+
+    def release(self, key: str, token: str) -> Awaitable[bool]:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[bool] = loop.create_future()
+        if self._admits(done):
+            digest = _digest(token)
+            self._waiters.pop(digest, None)
+            # Releases go first, but never past an earlier acquire of the same key: an acquire whose
+            # caller has given up would then be granted after the release that was to undo it.
+            lane = self._acquires if key in self._acquiring else self._releases
+            lane.append(_Release(key, digest, 0, 0, 0, loop.time() + self._timeout_s, done))
+        return done
+
+    def renew(self, renewals: Sequence[Renewal]) -> Awaitable[list[Standing]]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_s
+        answers: list[asyncio.Future[Standing]] = [loop.create_future() for _ in renewals]
+        for (key, token, ttl_ms), done in zip(renewals, answers, strict=True):
+            if self._admits(done):
+                self._renewals.append(_Renew(key, _digest(token), ttl_ms, deadline, done))
+        return asyncio.gather(*answers)
+
+    async def evict(self, key: str, fence: int, *, reason: str) -> bool:
+        rows = await self._query(_EVICT, key, fence, reason)
+        return bool(rows[0][0])
+
+    async def find_holder(self, key: str) -> Holder | None:
+        rows = await self._query(_FIND, key)
+        return Holder(**rows[0]) if rows else None
+
+    async def list_holders(self, prefix: str, *, after: str = "", limit: int = 100) -> list[Holder]:
+        return [Holder(**row) for row in await self._query(_LIST, prefix, after, limit)]
+
+    async def list_history(self, key: str, *, limit: int = 100) -> list[Ownership]:
+        newest_first = await self._query(_HISTORY, key, limit)
+        return [Ownership(**row) for row in reversed(newest_first)]
+
+    # Requests wait in lanes. One task, alive while there are any, owns the connection and sends them.
+
+    def _admits(self, done: asyncio.Future[Any]) -> bool:
+        if not self._open:
+            done.set_exception(Unavailable(shown(self._url), "the store is not open", applied=False))
+            return False
+        if self._sender is None:
+            self._sender = asyncio.create_task(self._send(), name="holdfast-postgres")
+        return True
+
+    def _query(self, sql: str, *arguments: object) -> asyncio.Future[list[asyncpg.Record]]:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[list[asyncpg.Record]] = loop.create_future()
+        if self._admits(done):
+            deadline = loop.time() + self._timeout_s
+            self._queries.append(_Exchange(sql, arguments, deadline, [done], lambda rows: _settle(done, rows)))
+        return done
+
+    async def _send(self) -> None:
+        try:
+            while self._renewals or self._releases or self._acquires or self._queries:
+                while self._renewals:
+                    await self._perform(self._take_renewals())
+                if self._releases or self._acquires:
+                    await self._perform(self._take_batch())
+                if self._queries:
+                    await self._perform(self._queries.pop(0))
+        finally:
+            self._sender = None
+
+    def _take_renewals(self) -> _Exchange:
+        taken, self._renewals = self._renewals[:BATCH_MAX], self._renewals[BATCH_MAX:]
+        # Rows are locked in the order of the arrays, and everybody locks in the order of keys.
+        taken.sort(key=attrgetter("key"))
+        keys, digests, ttls, deadlines, waiting = zip(*taken, strict=True)
+
+        def answer(rows: list[asyncpg.Record]) -> None:
+            for done, standing in zip(waiting, rows[0][0], strict=True):
+                _settle(done, _STANDINGS[standing])
+
+        arguments = (_array(keys, quoted=True), _array(digests), _array(map(str, ttls)))
+        return _Exchange(_RENEW, arguments, min(deadlines), waiting, answer)
+
+    def _take_batch(self) -> _Exchange:
+        taken, self._releases = self._releases[:BATCH_MAX], self._releases[BATCH_MAX:]
+        room = BATCH_MAX - len(taken)
+        taken += self._acquires[:room]
+        self._acquires = self._acquires[room:]
+        self._acquiring = {request.key for request in self._acquires}
+        firsts: dict[str, _Release | _Acquire] = {}
+        repeats = [request for request in taken if firsts.setdefault(request.key, request) is not request]
+        batch = [firsts[key] for key in sorted(firsts)] + repeats
+        self._collect_in -= len(batch)
+        if self._collect_in <= 0:
+            self._collect_in = COLLECT_EVERY
+            deadline = asyncio.get_running_loop().time() + 2 * self._timeout_s
+            self._queries.append(_Exchange(_COLLECT, (), deadline, (), lambda rows: None))
+        return self._batch_exchange(batch, len(firsts))
+
+    def _batch_exchange(self, batch: list[_Release | _Acquire], firsts: int) -> _Exchange:
+        keys, digests, ttls, queues, fences, deadlines, waiting = zip(*batch, strict=True)
+        arguments = (
+            *(self._holder, self._channel, firsts),
+            *(_array(keys, quoted=True), _array(digests)),
+            *(_array(map(str, numbers)) for numbers in (ttls, queues, fences)),
+        )
+        return _Exchange(_BATCH, arguments, min(deadlines), waiting, lambda rows: self._answer(batch, rows[0]))
+
+    def _answer(self, batch: list[_Release | _Acquire], row: asyncpg.Record) -> None:
+        done_keys, done_fences, *late_columns = (column or () for column in row.values())
+        done = dict(zip(done_keys, done_fences, strict=True))
+        late = {at - 1: answer for at, *answer in zip(*late_columns, strict=True)}
+        for at, request in enumerate(batch):
+            fence, holder, remaining_ms = late[at] if at in late else (done[request.key], "", 0)
+            if isinstance(request, _Release):
+                _settle(request.done, fence > 0)
+            elif fence > 0:
+                self._waiters.pop(request.digest, None)
+                _settle(request.done, Grant(fence))
+            else:
+                _settle(request.done, Busy(holder, remaining_ms))
+
+    async def _perform(self, exchange: _Exchange) -> None:
+        applied: bool | None = False
+        try:
+            if asyncio.get_running_loop().time() >= exchange.deadline:
+                raise TimeoutError("earlier requests took all the time there was")
+            if self._connection is None or self._connection.is_closed():
+                self._connection = None
+                self._connection = await connect(self._url, exchange.deadline)
+            applied = None
+            with ended_at(self._connection, exchange.deadline):
+                try:
+                    rows = await self._connection.fetch(exchange.sql, *exchange.arguments)
+                except ROLLED_BACK:
+                    # Certainly not applied, so this is not a blind retry.
+                    rows = await self._connection.fetch(exchange.sql, *exchange.arguments)
+        except ValueError as failure:
+            self._fail(exchange.waiting, failure, applied=False)
+        except FAILURES as failure:
+            self._fail(exchange.waiting, failure, applied=applied)
+            if self._connection is None or (isinstance(failure, BROKEN) and applied is None):
+                # Those behind it would each wait for the same failure.
+                self._fail_unsent(failure)
+                self._hang_up()
+        else:
+            exchange.answer(rows)
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+
+    def _fail_unsent(self, failure: Exception) -> None:
+        unsent = [request.done for request in (*self._renewals, *self._releases, *self._acquires)]
+        unsent += [done for query in self._queries for done in query.waiting]
+        for lane in (self._renewals, self._releases, self._acquires, self._acquiring, self._queries):
+            lane.clear()
+        self._fail(unsent, failure, applied=False)
+
+    def _fail(self, waiting: Iterable[asyncio.Future[Any]], failure: Exception, *, applied: bool | None) -> None:
+        for done in waiting:
+            if not done.done():
+                done.set_exception(explained(failure, shown(self._url), applied=applied))
+
+    def _expect_wake(self, digest: str, token: str) -> None:
+        self._waiters[digest] = token
+        if len(self._waiters) > WAITING_MAX:
+            del self._waiters[next(iter(self._waiters))]
+        if self._listener is None:
+            self._listener = Listener(
+                self._url, self._channel, self._heard, runtime=self._runtime, timeout_s=self._timeout_s
+            )
+
+    def _heard(self, payload: str) -> None:
+        digest, key = payload[:DIGEST_CHARS], payload[DIGEST_CHARS:]
+        self._wake(key, self._waiters.get(digest, ""))
+
+
+@lru_cache(maxsize=BATCH_MAX * 20)
+def _digest(token: str) -> str:
+    return sha256(token.encode()).hexdigest()[:DIGEST_CHARS]
+
+
+def _array(values: Iterable[str], *, quoted: bool = False) -> str:
+    """A Postgres array literal. Digests and numbers need no quotes."""
+    if not quoted:
+        return "{" + ",".join(values) + "}"
+    return '{"' + '","'.join(value.replace("\\", "\\\\").replace('"', '\\"') for value in values) + '"}'
+
+
+def _settle(done: asyncio.Future[Any], answer: object) -> None:
+    if not done.done():
+        done.set_result(answer)

@@ -1,0 +1,86 @@
+"""What the tests of the Redis store share: servers of every kind, and stores opened on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+
+import redis
+import servers
+
+from holdfast.locks.errors import Unavailable
+from holdfast.locks.port import BlockingStore, Grant, LockStore
+from holdfast.locks.runtime import SYSTEM
+from holdfast.locks.stores import open_store
+from holdfast.locks.stores.redis import open_blocking_store
+
+A, B, C = "a" * 32, "b" * 32, "c" * 32
+LONG = 60_000
+
+
+@asynccontextmanager
+async def opened(url: str, prefix: str, *, timeout_s: float = 2.0, holder: str = "host:1") -> AsyncIterator[LockStore]:
+    store = open_store(url, holder=holder, prefix=prefix, runtime=SYSTEM, timeout_s=timeout_s)
+    try:
+        await store.open()
+        yield store
+    finally:
+        await store.close()
+
+
+def blocking(url: str, prefix: str, *, timeout_s: float = 2.0) -> closing[BlockingStore]:
+    return closing(open_blocking_store(url, holder="host:1", prefix=prefix, runtime=SYSTEM, timeout_s=timeout_s))
+
+
+async def granted(store: LockStore, key: str, token: str, **options: int) -> int:
+    reply = await store.acquire(key, token, **{"ttl_ms": LONG, **options})
+    assert isinstance(reply, Grant), reply
+    return reply.fence
+
+
+def client(server: servers.Server) -> redis.Redis:
+    return redis.Redis(port=server.port, decode_responses=True)
+
+
+async def granted_yet(store: LockStore, key: str) -> bool:
+    try:
+        return isinstance(await store.acquire(key, A, ttl_ms=LONG), Grant)
+    except Unavailable:
+        return False
+
+
+@asynccontextmanager
+async def dropping_replies(port: int) -> AsyncIterator[tuple[int, asyncio.Event]]:
+    """A proxy that passes everything on while the event is set; else it hangs up in place of a reply."""
+    passing = asyncio.Event()
+    passing.set()
+    serving: set[asyncio.Task[None]] = set()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, always: bool) -> None:
+        while (data := await reader.read(65536)) and (always or passing.is_set()):
+            writer.write(data)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(asyncio.current_task())  # type: ignore[arg-type]
+        upstream_reader, upstream = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(copy(reader, upstream, always=True), copy(upstream_reader, writer, always=False))
+        await asyncio.gather(writer.wait_closed(), upstream.wait_closed(), return_exceptions=True)
+
+    proxy = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with proxy:
+        yield proxy.sockets[0].getsockname()[1], passing
+    await asyncio.gather(*serving)
+
+
+def sentinel_server(primary_port: int) -> servers.Server:
+    server = servers.redis_server()
+    config = server.directory / "sentinel.conf"
+    config.write_text(
+        f"port {server.port}\nbind 127.0.0.1\ndir {server.directory}\n"
+        f"sentinel monitor payments 127.0.0.1 {primary_port} 1\n"
+        "sentinel down-after-milliseconds payments 300\nsentinel failover-timeout payments 2000\n"
+    )
+    server.command = [server.command[0], str(config), "--sentinel"]
+    return server

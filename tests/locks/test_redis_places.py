@@ -1,0 +1,143 @@
+"""Locks on Redis where the primary can change: replicas, sentinels, clusters."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import servers
+from harness import eventually
+
+from holdfast.locks.errors import StoreRefused, Unavailable
+from holdfast.locks.port import BlockingStore, Busy, Renewal, Standing
+from holdfast.locks.stores.redis_cluster import slot_of, slot_tags
+from locks.redis_setup import LONG, A, B, C, blocking, client, granted, granted_yet, opened, sentinel_server
+
+pytest_plugins = ["locks.redis_fixtures"]
+
+
+async def test_lagging_replica_that_is_promoted_grants_higher_fences(prefix: str) -> None:
+    primary = servers.redis_server().start()
+    replica = servers.redis_server("--replicaof", f"127.0.0.1 {primary.port}").start()
+    key = f"{prefix}k"
+    try:
+        with client(primary) as at_primary, client(replica) as at_replica:
+            async with opened(primary.url, prefix) as store:
+                await granted(store, key, A)
+                at_primary.wait(1, 5000)
+                replica.pause()
+                fences = []
+                for _ in range(50):  # acknowledged, and never replicated
+                    await store.release(key, A)
+                    fences.append(await granted(store, key, A))
+                primary.kill()
+            replica.resume()
+            async with opened(replica.url, prefix) as store:
+                with pytest.raises(Unavailable, match="replica") as no_release:
+                    await store.release(key, A)
+                with pytest.raises(Unavailable, match="replica") as no_grant:
+                    await store.acquire(f"{key}2", A, ttl_ms=LONG)
+                assert (no_release.value.applied, no_grant.value.applied) == (False, False)
+                at_replica.replicaof("NO", "ONE")
+                await store.evict(key, (await store.find_holder(key)).fence, reason="failover")  # type: ignore[union-attr]
+
+                after = await granted(store, key, B)
+
+        assert after > fences[-1]
+    finally:
+        primary.remove()
+        replica.remove()
+
+
+async def test_sentinels_name_the_primary_and_its_successor(prefix: str) -> None:
+    primary = servers.redis_server().start()
+    replica = servers.redis_server("--replicaof", f"127.0.0.1 {primary.port}").start()
+    sentinel = sentinel_server(primary.port).start()
+    url = f"redis+sentinel://127.0.0.1:{servers.free_port()},127.0.0.1:{sentinel.port}/payments/0"
+    key = f"{prefix}k"
+    try:
+        with client(sentinel) as asked, blocking(url, prefix) as sync_store:
+            await eventually(lambda: _true(asked.sentinel_slaves("payments")))
+            async with opened(url, prefix) as store:
+                before = await granted(store, key, A)
+                assert isinstance(sync_store.acquire(key, B, ttl_ms=LONG), Busy)
+                with client(primary) as at_primary:
+                    at_primary.wait(1, 5000)
+
+                primary.kill()
+
+                await eventually(lambda: granted_yet(store, key), within_s=30)
+                assert await granted(store, key, A) == before  # it had been replicated
+                assert await store.release(key, A)
+                assert await granted(store, key, B) > before
+            await eventually(lambda: _sync_answers(sync_store, key), within_s=30)
+    finally:
+        for started in (sentinel, replica, primary):
+            started.remove()
+
+
+async def _true(value: object) -> bool:
+    return bool(value)
+
+
+async def _sync_answers(store: BlockingStore, key: str) -> bool:
+    try:
+        return isinstance(store.acquire(key, C, ttl_ms=LONG), Busy)
+    except Unavailable:
+        return False
+
+
+async def test_cluster_keeps_the_promises(cluster: list[servers.Server], prefix: str) -> None:
+    url = f"redis+cluster://127.0.0.1:{cluster[0].port}"
+    keys = [f"{prefix}k{n}" for n in range(60)] + [f"{prefix}a{{b}}c"]
+    woken: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+    async with opened(url, prefix) as store, opened(url, prefix) as other:
+        other.on_wake(lambda key, token: woken.put_nowait((key, token)))
+        first = await asyncio.gather(*(granted(store, key, A) for key in keys))
+        waiting = await asyncio.gather(*(other.acquire(key, B, ttl_ms=LONG, queue_ms=20_000) for key in keys))
+        assert all(isinstance(reply, Busy) for reply in waiting)
+        assert await store.renew([Renewal(key, A, LONG) for key in keys]) == [Standing.OWNED] * len(keys)
+        assert all(await asyncio.gather(*(store.release(key, A) for key in keys)))
+        second = await asyncio.gather(*(granted(other, key, B, queue_ms=20_000) for key in keys))
+        heard: set[tuple[str, str]] = set()
+        while heard < {(key, B) for key in keys}:
+            heard.add(await asyncio.wait_for(woken.get(), 5))
+        listed = [holder.key for holder in await store.list_holders(prefix, limit=1000)]
+        history = [(line.event, line.fence) for line in await store.list_history(keys[0])]
+
+    assert all(after > before for before, after in zip(first, second, strict=True))
+    assert listed == sorted(keys)
+    assert history == [("granted", first[0]), ("released", first[0]), ("granted", second[0])]
+
+
+async def test_cluster_follows_a_slot_that_has_moved(cluster: list[servers.Server], prefix: str) -> None:
+    url = f"redis+cluster://127.0.0.1:{cluster[0].port}"
+    key = next(f"{prefix}{n}" for n in range(100_000) if slot_of(f"{prefix}{n}") == 100)
+    with client(cluster[0]) as first, client(cluster[1]) as second, blocking(url, prefix) as sync_store:
+        async with opened(url, prefix) as store:
+            await granted(store, key, A)
+            await store.release(key, A)
+            sync_store.release(key, A)
+            first.flushall()
+            target = second.cluster("MYID")
+            for node in (second, first):
+                node.cluster("SETSLOT", 100, "NODE", target)
+
+            await granted(store, key, A)
+
+            assert isinstance(sync_store.acquire(key, B, ttl_ms=LONG), Busy)
+
+
+async def test_cluster_refuses_what_it_cannot_keep(
+    cluster: list[servers.Server], server: servers.Server, prefix: str
+) -> None:
+    async with opened(f"redis+cluster://127.0.0.1:{cluster[0].port}", prefix) as store:
+        with pytest.raises(ValueError, match="cluster"):
+            store.acquire(f"{prefix}a}}b", A, ttl_ms=LONG)
+    with pytest.raises(StoreRefused, match="redis://"):
+        async with opened(f"redis+cluster://127.0.0.1:{server.port}", prefix):
+            pass
+
+
+def test_every_slot_has_a_tag_that_lands_in_it() -> None:
+    assert [slot_of(f"holdfast:fence{tag}") for tag in slot_tags()] == list(range(16384))

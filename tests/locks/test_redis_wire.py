@@ -1,0 +1,45 @@
+"""What we say to Redis and understand of it, without a socket."""
+
+from __future__ import annotations
+
+from holdfast.locks.stores.redis_wire import Parser, Push, ReplyError, parse_url
+
+
+def test_replies_are_understood_however_they_are_cut() -> None:
+    stream = b"+OK\r\n:42\r\n$5\r\na\r\nbc\r\n-ERR no\r\n*2\r\n$0\r\n\r\n_\r\n>3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n%1\r\n$1\r\nk\r\n:1\r\n"
+    for size in range(1, len(stream) + 1):
+        parser = Parser()
+        replies = [reply for i in range(0, len(stream), size) for reply in parser.feed(stream[i : i + size])]
+        ok, number, text, error, array, push, table = replies
+        assert (ok, number, text, array, push, table) == (
+            b"OK",
+            42,
+            b"a\r\nbc",
+            [b"", None],
+            [b"message", b"c", b"m"],
+            [b"k", 1],
+        )
+        assert isinstance(error, ReplyError)
+        assert error.code == "ERR"
+        assert isinstance(push, Push)
+
+
+def test_urls_name_what_they_say() -> None:
+    one = parse_url("rediss://me:p%40ss@db.example:7000/5?ssl_cert_reqs=none").addresses[0]
+    assert (one.host, one.port, one.db, one.username, one.password, one.tls is None) == (
+        "db.example",
+        7000,
+        5,
+        "me",
+        "p@ss",
+        False,
+    )
+    assert "p@ss" not in repr(one)
+    assert parse_url("unix:///run/redis.sock?db=2").addresses[0].path == "/run/redis.sock"
+    assert parse_url("valkey://[::1]:7000").addresses[0].host == "::1"
+    seeds = parse_url("redis+cluster://:pw@a:1,b").addresses
+    assert [(seed.host, seed.port, seed.password) for seed in seeds] == [("a", 1, "pw"), ("b", 6379, "pw")]
+    service = parse_url("redis+sentinel://u:pw@a:1,b/pay/4?sentinel_password=other")
+    assert [(s.host, s.port, s.password) for s in service.addresses] == [("a", 1, "other"), ("b", 26379, "other")]
+    assert service.account is not None
+    assert (service.service, service.account.db, service.account.password) == ("pay", 4, "pw")
