@@ -39,6 +39,7 @@ class Hold:
         try:
             lease.check()  # lost before anybody could be told: no lock, no body
         except LeaseLost:
+            self._task = None
             with suppress(LockError):
                 await self._locks.release(lease)
             raise

@@ -75,7 +75,7 @@ end
 -- errors end the run; they can only come before the first write.
 local function grant(lock, token, holder, ttl_ms, fences)
   if not fence_last then
-    -- Read and raised in one command; the end of the run corrects it where the clock was not enough.
+    -- Read and raised in one command; the end of the run raises it further where more was granted.
     local last = try('SET', KEYS[1], format('%.0f', clock_us()), 'GET')
     if type(last) == 'table' then
       if find(last.err, 'OOM', 1, true) ~= 1 then
@@ -84,6 +84,9 @@ local function grant(lock, token, holder, ttl_ms, fences)
       return nil, last.err
     end
     fence_last = tonumber(last or 0) or 0
+    if fence_last > clock_us() then
+      call('SET', KEYS[1], last) -- the clock was set back: whatever fails next, the counter was not
+    end
   end
   local first = math.max(fence_last + 1, clock_us())
   local fence = format('%.0f', first)
