@@ -52,7 +52,9 @@ async def test_repeating_an_acquire_gives_the_same_fence_and_a_fresh_ttl(backend
     assert holder.remaining_ms > LONG / 2
 
 
-async def test_expired_lock_is_granted_with_a_higher_fence(backend: Backend, store: LockStore, other: LockStore) -> None:
+async def test_expired_lock_is_granted_with_a_higher_fence(
+    backend: Backend, store: LockStore, other: LockStore
+) -> None:
     before = await granted(store, backend.key(), A, ttl_ms=backend.ttl_ms)
     await lapsed(store, backend.key())
 
@@ -127,7 +129,11 @@ async def test_renewals_are_answered_one_by_one_in_order(backend: Backend, store
     await granted(store, backend.key("theirs"), B)
 
     answers = await store.renew(
-        [Renewal(backend.key("theirs"), A, LONG), Renewal(backend.key("nobodys"), A, LONG), Renewal(backend.key("mine"), A, LONG)]
+        [
+            Renewal(backend.key("theirs"), A, LONG),
+            Renewal(backend.key("nobodys"), A, LONG),
+            Renewal(backend.key("mine"), A, LONG),
+        ]
     )
 
     assert answers == [Standing.TAKEN, Standing.GONE, Standing.OWNED]
@@ -182,7 +188,9 @@ async def test_release_frees_the_lock_once(backend: Backend, store: LockStore, o
 # -- the queue -------------------------------------------------------------------------------------
 
 
-async def test_release_grants_the_first_waiter_in_order_of_entry(backend: Backend, store: LockStore, other: LockStore) -> None:
+async def test_release_grants_the_first_waiter_in_order_of_entry(
+    backend: Backend, store: LockStore, other: LockStore
+) -> None:
     key = backend.key()
     await granted(store, key, A)
     assert isinstance(await other.acquire(key, B, ttl_ms=LONG, queue_ms=5000), Busy)
@@ -236,7 +244,9 @@ async def test_dead_waiter_is_skipped(backend: Backend, store: LockStore) -> Non
     await granted(store, key, C, queue_ms=60_000)
 
 
-async def test_waiter_that_was_granted_but_died_holds_no_longer_than_its_mark(backend: Backend, store: LockStore) -> None:
+async def test_waiter_that_was_granted_but_died_holds_no_longer_than_its_mark(
+    backend: Backend, store: LockStore
+) -> None:
     key = backend.key()
     await granted(store, key, A)
     await store.acquire(key, B, ttl_ms=LONG, queue_ms=backend.ttl_ms * 2)

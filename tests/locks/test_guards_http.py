@@ -4,38 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import apsw
 import httpx2
 import pytest
+from fenced_lease import Lease
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from holdfast.locks.errors import LeaseLost, LossReason
+from holdfast.locks.errors import LeaseLost
 from holdfast.locks.fence import Mark
 from holdfast.locks.guards.http import RESOURCE_BYTES_MAX, SCOPE_KEY, FenceMiddleware, fence_headers
 from holdfast.locks.guards.marks import SqliteMarks
-
-
-@dataclass
-class Lease:
-    fence: int
-    key: str = "k"
-    seq: int = 0
-    lost: bool = False
-
-    def next_seq(self) -> int:
-        self.seq += 1
-        return self.seq
-
-    def check(self) -> None:
-        if self.lost:
-            raise LeaseLost(self.key, reason=LossReason.EXPIRED, fence=self.fence)
 
 
 @pytest.fixture

@@ -8,25 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from fenced_lease import Lease
 
-from holdfast.locks.errors import LeaseLost, LossReason, StaleFence, Unavailable
+from holdfast.locks.errors import LeaseLost, StaleFence, Unavailable
 from holdfast.locks.guards.objects import FileObjects, ObjectGuard, PreconditionFailed, StoredObject
-
-
-@dataclass
-class Lease:
-    fence: int
-    key: str = "k"
-    seq: int = 0
-    lost: bool = False
-
-    def next_seq(self) -> int:
-        self.seq += 1
-        return self.seq
-
-    def check(self) -> None:
-        if self.lost:
-            raise LeaseLost(self.key, reason=LossReason.EXPIRED, fence=self.fence)
 
 
 @pytest.fixture

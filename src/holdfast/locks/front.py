@@ -69,6 +69,9 @@ class Front:
         if earlier is not None and earlier.fence == lease.fence:
             # The same fence once more: a sequence that started anew would look like old operations.
             lease.count_on_from(earlier)
+            self.observer.renewed(chosen, 1)
+        else:
+            self.observer.acquired(chosen, key, fence=lease.fence, waited_s=0.0)
         self._claims[key] = lease
         return lease
 
@@ -97,12 +100,14 @@ class Front:
             lease.not_owned(standing, operation="renew")
             raise NotOwned(lease.key, operation="renew")
         lease.renewal_succeeded(sent_at=sent_at)
+        self.observer.renewed(lease.lock_class, 1)
 
     def releasable(self, lease: Lease) -> None:
         """Raise unless there is something to release. After a loss nothing is sent to the store:
         whoever holds the lock now must not be disturbed."""
         if lease.lock_class.pattern is Pattern.TTL_HOLD:
             raise ValueError(f"{lease.key!r} is a ttl_hold window: it is kept to its end")
+        lease.check_fork()
         if lease.released:
             raise NotOwned(lease.key, operation="release")
         self.keeper.forget(lease)

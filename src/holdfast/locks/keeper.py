@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from holdfast.locks.errors import LockError
+from holdfast.locks.errors import LockError, Unavailable
 from holdfast.locks.port import LockStore, Renewal, Standing
 from holdfast.locks.renewal import Verdict
+from holdfast.locks.runtime import fork_generation
 
 if TYPE_CHECKING:
     from holdfast.locks.lease import Lease
@@ -42,6 +43,7 @@ class Keeper:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._rouse: asyncio.Event | None = None
         self._closing = False
+        self._fork = fork_generation()
         self._ready = threading.Event()
         self._thread: threading.Thread | asyncio.Task[None] | None = None
         self._batches: set[asyncio.Task[None]] = set()
@@ -75,6 +77,8 @@ class Keeper:
 
     def run_blocking(self, call: Callable[[], Awaitable[object]]) -> object:
         """Run a coroutine in the keeper's loop, from a thread that waits for it."""
+        if self._fork != fork_generation():
+            raise Unavailable("locks", "opened before a fork: open another one in the child", applied=False)
         self.start()
         self._ready.wait()
         assert self._loop is not None
@@ -166,7 +170,9 @@ class Keeper:
                 lease.renewal_succeeded(sent_at=sent_at)
             else:
                 lease.not_owned(standing, operation="renew")
-        self._observer.renewed(leases[0].lock_class, len(leases))
+        owned = standings.count(Standing.OWNED)
+        if owned:
+            self._observer.renewed(leases[0].lock_class, owned)
 
     def _ping(self, now: float) -> None:
         """Watch the work's loop: a lag near a tenth of the shortest ttl is worth knowing early."""

@@ -39,6 +39,7 @@ class Lease:
         "acquired_at",
         "fallback",
         "fence",
+        "in_turn",
         "key",
         "lock_class",
         "lost",
@@ -66,6 +67,8 @@ class Lease:
         self.acquired_at = belief.sent_at
         #: True if the store was unreachable and only this process is excluded; such a lease has no fence.
         self.fallback = False
+        #: True if it came through this process's own queue (`local_mutex`), and so must let the next one in.
+        self.in_turn = False
         #: True if the lease may be lost but the class says to carry on (`continue`).
         self.suspect = False
         self.lost: LossReason | None = None
@@ -86,6 +89,7 @@ class Lease:
             lock_class, key, "", 0, belief=Belief(runtime.now(), math.inf, math.inf), runtime=runtime, observer=observer
         )
         lease.fallback = True
+        lease.in_turn = True
         return lease
 
     def __repr__(self) -> str:
@@ -104,14 +108,17 @@ class Lease:
         A forked child never holds its parent's leases. Under `continue` it does not raise; it
         marks the lease `suspect`.
         """
-        if self._fork != fork_generation():
-            raise LeaseLost(self.key, reason=LossReason.PAUSED, fence=self.fence)
+        self.check_fork()
         if self.lost is None and not self.released and self._runtime.now() >= self._belief.trusted_until:
             self.abandon()
         if self.lost is not None and not self.carries_on:
             raise LeaseLost(self.key, reason=self.lost, fence=self.fence)
         if self.released:
             raise NotOwned(self.key, operation="use")
+
+    def check_fork(self) -> None:
+        if self._fork != fork_generation():
+            raise LeaseLost(self.key, reason=LossReason.PAUSED, fence=self.fence)
 
     def next_seq(self) -> int:
         """The next number for an operation under this fence, starting at 1."""
@@ -191,7 +198,7 @@ class Lease:
 
     def count_on_from(self, earlier: Lease) -> None:
         """Go on numbering operations where another lease with the same fence stopped."""
-        self._seq = earlier._seq  # noqa: SLF001  (one class, two windows)
+        self._seq = earlier._seq
 
     def successor(self, fence: int) -> Lease:
         """The same right, passed on inside this process, under a fence of its own."""
@@ -205,4 +212,5 @@ class Lease:
             observer=self._observer,
         )
         heir.acquired_at = self._runtime.now()
+        heir.in_turn = True
         return heir

@@ -127,7 +127,7 @@ class Locks:
         lease has expired.
         """
         already = lease.released
-        queue = self._queues.get(lease.key)
+        queue = self._queues.get(lease.key) if lease.in_turn else None
         try:
             self._front.releasable(lease)
         except LockError:
@@ -149,6 +149,14 @@ class Locks:
         finally:
             self._leave(queue)
         self._front.released(lease)
+
+    async def evict(self, lock_class: LockClass | str, item: str, *, fence: int, reason: str) -> bool:
+        """An operator's release: end the lease that has this fence, whoever holds it.
+
+        False, and nothing changes, if another fence holds the lock now. The holder finds out at
+        its next renewal (`LeaseLost`, revoked). The reason is kept in the history.
+        """
+        return await self._store.evict(self._front.key(lock_class, item), fence, reason=reason)
 
     async def inspect(self, lock_class: LockClass | str, item: str) -> Holder | None:
         """Who holds the lock now, or None."""
@@ -199,6 +207,7 @@ class Locks:
                 raise
             queue.fences_end = 0  # it has no fence to pass on
             return fallback
+        lease.in_turn = True
         queue.fences_end = lease.fence + fences
         return lease
 

@@ -44,7 +44,8 @@ class Observer(Protocol):
 
 
 class LoggingObserver:
-    """Structured events on the `holdfast.locks` logger: `extra` carries the values, the message the name."""
+    """Structured events on the `holdfast.locks` logger: name and values as fields of the record
+    (`event`, `namespace`, …), and once more in the message for people."""
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger or logging.getLogger("holdfast.locks")
@@ -81,7 +82,7 @@ class LoggingObserver:
         self._log(logging.WARNING, "lock.fence_refused", lock_class, resource=resource)
 
     def loop_lagged(self, lag_s: float) -> None:
-        self._logger.warning("loop.lagged", extra={"lag_s": lag_s})
+        self._logger.warning("loop.lagged lag_s=%.3f", lag_s, extra={"event": "loop.lagged", "lag_s": lag_s})
 
     def policy_changed(self, lock_class: LockClass, *, reason: str, for_s: float | None) -> None:
         self._log(logging.WARNING, "lock.policy_changed", lock_class, reason=reason, for_s=for_s)
@@ -92,7 +93,9 @@ class LoggingObserver:
             self._log(logging.DEBUG, event, lock_class, **values)
 
     def _log(self, level: int, event: str, lock_class: LockClass, **values: object) -> None:
-        self._logger.log(level, event, extra={"namespace": lock_class.name, **values})
+        values = {"namespace": lock_class.name, **values}
+        text = " ".join(f"{name}={value}" for name, value in values.items())
+        self._logger.log(level, "%s %s", event, text, extra={"event": event, **values})
 
 
 class Observers:

@@ -29,9 +29,6 @@ class Runtime(Protocol):
     def jitter(self, seconds: float) -> float:
         """A random share of `seconds`, between a half and the whole."""
 
-    def sleep(self, seconds: float) -> None:
-        """Block this thread."""
-
     def inline(self) -> bool:
         """True where threads must not be started (simulation): their work runs in place."""
 

@@ -86,19 +86,21 @@ class SyncLocks:
         """A lease to keep by hand, renewed until `release`. Raises `LockBusy` when the budget is spent."""
         chosen, key = self._front.item(lock_class, item)
         wait_s = chosen.wait if wait is None else wait
-        if not _takes_turns(chosen):
+        if not (chosen.local_mutex or chosen.on_store_error is OnStoreError.LOCAL):
             return self._acquire(chosen, key, wait_s)
         started = self._runtime.now()
         if not self._mutexes.take(key, wait_s):
             raise LockBusy(key, waited_s=wait_s, holder="this process", retry_in_s=0.0)
         try:
-            return self._acquire(chosen, key, max(0.0, wait_s - (self._runtime.now() - started)))
+            lease = self._acquire(chosen, key, max(0.0, wait_s - (self._runtime.now() - started)))
         except BaseException as error:
             fallback = self._front.fallback(chosen, key) if isinstance(error, Unavailable) else None
             if fallback is None:
                 self._mutexes.give(key)
                 raise
-            return fallback
+            lease = fallback
+        lease.in_turn = True
+        return lease
 
     def try_acquire(self, lock_class: LockClass | str, item: str) -> Lease | None:
         """The lease if the lock is free now, else None."""
@@ -130,9 +132,14 @@ class SyncLocks:
             if not lease.fallback:
                 self._release(lease)
         finally:
-            if not already and _takes_turns(lease.lock_class):
+            if lease.in_turn and not already:
                 self._mutexes.give(lease.key)
         self._front.released(lease)
+
+    def evict(self, lock_class: LockClass | str, item: str, *, fence: int, reason: str) -> bool:
+        """An operator's release: end the lease that has this fence, whoever holds it. See `Locks.evict`."""
+        key = self._front.key(lock_class, item)
+        return self._ask(lambda: self._keeper.store.evict(key, fence, reason=reason))
 
     def inspect(self, lock_class: LockClass | str, item: str) -> Holder | None:
         """Who holds the lock now, or None."""
@@ -182,10 +189,6 @@ class SyncLocks:
 
     def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
         return cast("T", self._keeper.run_blocking(call))
-
-
-def _takes_turns(lock_class: LockClass) -> bool:
-    return lock_class.local_mutex or lock_class.on_store_error is OnStoreError.LOCAL
 
 
 class SyncHold:

@@ -15,5 +15,8 @@ class Fenced(Protocol):
     def next_seq(self) -> int:
         """The next number of this lease's operations, starting at 1."""
 
+    def fence_refused(self, resource: str) -> None:
+        """Told when the resource refused this lease's fence, for whoever counts that."""
+
     def check(self) -> None:
         """Raise `LeaseLost` if the trust window has ended: no guarded operation starts after it."""

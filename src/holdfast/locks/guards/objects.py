@@ -91,6 +91,7 @@ class ObjectGuard:
         found = self._store.get(self._name)
         current = _mark(found)
         if current.fence > self._lease.fence:
+            self._lease.fence_refused(self._name)
             raise StaleFence(self._name, current=current, offered=Mark(self._lease.fence, current.seq))
         return None if found is None or _VOID in found.metadata else found.data
 
@@ -107,6 +108,7 @@ class ObjectGuard:
             before = NO_MARK if current == Mark(offered.fence, 0) else current
             ruling = rule(before, offered, once_per_fence=self._once_per_fence)
             if not ruling.accepted:
+                self._lease.fence_refused(self._name)
                 raise StaleFence(self._name, current=current, offered=offered)
             if ruling.repeated:
                 return  # a client library has repeated our put by itself, and reported the refusal

@@ -68,6 +68,7 @@ class _Marks:
     def judged(self, answer: list[Any]) -> Any:
         if answer[0] == _REFUSED:
             current = (int(answer[1]), int(answer[2]))
+            self._lease.fence_refused(self._resource)
             raise StaleFence(self._resource, current=current, offered=(self.mark.fence, self.mark.seq))
         if answer[0] == _FORGOTTEN:
             detail = f"operation {tuple(self.mark)} was applied before, and its reply was too large to keep"

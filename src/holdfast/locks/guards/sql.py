@@ -174,6 +174,7 @@ class Guard(Generic[C]):
     async def _recognise(self) -> None:
         fence, seq, answer = await self._session.find(self.resource)
         if not rule(Mark(fence, seq), self.mark, once_per_fence=self.once_per_fence).repeated:
+            self._lease.fence_refused(self.resource)
             raise StaleFence(self.resource, current=(fence, seq), offered=(self.mark.fence, self.mark.seq))
         self.repeated, self.answer = True, answer
 

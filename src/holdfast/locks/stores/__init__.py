@@ -54,7 +54,14 @@ def blocking_store(
 
 
 def _backend(url: str) -> ModuleType:
-    scheme = urlsplit(url).scheme
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ValueError("the store's URL cannot be read; check its brackets and its port") from None
+    # What follows an unescaped "/" of a password would be taken for a path, and shown as one.
+    if parts.netloc and "@" not in parts.netloc and "@" in url:
+        raise ValueError("write '/', '?', '#' and '@' in user and password percent-encoded, as %2F, %3F, %23, %40")
+    scheme = parts.scheme
     backend = _BACKENDS.get(scheme)
     if backend is None:
         known = ", ".join(sorted(_BACKENDS))

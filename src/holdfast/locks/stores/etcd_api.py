@@ -73,6 +73,12 @@ async def all_of(calls: Iterable[Awaitable[T]]) -> list[T]:
     return results
 
 
+async def _within(seconds: float, waiting: Awaitable[T]) -> T:
+    # Not wait_for: on 3.11 it swallows a cancellation that arrives together with the result.
+    async with asyncio.timeout(seconds):
+        return await waiting
+
+
 def put(name: bytes, value: bytes, *, lease: int = 0) -> Json:
     return {"request_put": {"key": _text(name), "value": _text(value), "lease": str(lease), "prev_kv": True}}
 
@@ -196,7 +202,7 @@ class Gateway:
         endpoint = self._endpoints[0]
         try:
             async with endpoint.stream("/v3/watch", body, login=self._login) as stream:
-                while line := await asyncio.wait_for(stream.line(), SILENCE_S_MAX):
+                while line := await _within(SILENCE_S_MAX, stream.line()):
                     reply = json.loads(line)
                     result = reply.get("result", {})
                     if "error" in reply or result.get("canceled"):

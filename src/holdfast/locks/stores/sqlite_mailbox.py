@@ -40,7 +40,7 @@ class Mailbox(asyncio.DatagramProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
 
-    def datagram_received(self, data: bytes, addr: object) -> None:  # noqa: ARG002  (asyncio's signature)
+    def datagram_received(self, data: bytes, addr: object) -> None:
         key, _, token = data.decode(errors="replace").partition("\0")
         self._deliver(key, token)
 

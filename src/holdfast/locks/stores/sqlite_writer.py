@@ -72,7 +72,7 @@ class Writer:
         except (apsw.Error, OSError) as error:
             raise self._typed(error) from error
         if not self._runtime.inline():
-            self._thread = threading.Thread(target=self._serve, name="holdfast-sqlite-writer", daemon=True)  # noqa: TID251
+            self._thread = threading.Thread(target=self._serve, name="holdfast-sqlite-writer", daemon=True)
             self._thread.start()
 
     def submit(self, request: Request, *, urgent: bool = False) -> None:

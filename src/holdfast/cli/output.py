@@ -1,0 +1,63 @@
+"""Answers on stdout: aligned for people, JSON for programs. Everything else goes to stderr."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+FORMATS = ("table", "json", "jsonl")
+
+Row = Mapping[str, Any]
+Column = tuple[str, Callable[[Row], str]]
+
+
+def print_rows(rows: Sequence[Row], columns: Sequence[Column], output: str) -> None:
+    if output == "json":
+        click.echo(json.dumps(list(rows), indent=2, ensure_ascii=False))
+    elif output == "jsonl":
+        for row in rows:
+            click.echo(json.dumps(row, ensure_ascii=False))
+    elif rows:
+        _print_aligned([[name.upper() for name, _ in columns], *([show(row) for _, show in columns] for row in rows)])
+
+
+def print_row(row: Row, columns: Sequence[Column], output: str) -> None:
+    if output == "json":
+        click.echo(json.dumps(row, indent=2, ensure_ascii=False))
+    elif output == "jsonl":
+        click.echo(json.dumps(row, ensure_ascii=False))
+    else:
+        _print_aligned([[name, show(row)] for name, show in columns])
+
+
+def text(name: str) -> Column:
+    return name, lambda row: printable(str(row[name]))
+
+
+def seconds_left(name: str) -> Column:
+    return "remaining", lambda row: f"{row[name] / 1000:.1f} s"
+
+
+def moment(name: str) -> Column:
+    """A time by the store's clock, in UTC; "-" where nobody knows it."""
+
+    def show(row: Row) -> str:
+        at = row[name]
+        return "-" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + "Z"
+
+    return name, show
+
+
+def printable(value: str) -> str:
+    """Keys, holders and reasons are other people's words: none of them may steer the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
+
+
+def _print_aligned(lines: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    for line in lines:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -1,0 +1,300 @@
+"""Faults on the way between the library and its store.
+
+`Network` injects them at the `LockStore` port, one call at a time, and records what the store
+really did. `Proxy` does it to the bytes of a real server's connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+from urllib.parse import urlsplit, urlunsplit
+
+from holdfast.locks import Locks, Unavailable
+from holdfast.locks.port import Busy, Grant, Holder, LockStore, Ownership, Renewal, Standing, WakeCallback
+from holdfast.locks.stores import open_store
+from locks.invariants import Call, History
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from holdfast.locks.runtime import Runtime
+
+
+class Fault(Enum):
+    FAIL = "fail"
+    """Not sent, and known not to be."""
+    LOSE_REQUEST = "lose the request"
+    """Never arrives; the caller cannot know."""
+    LOSE_REPLY = "lose the reply"
+    """Applied; the caller cannot know."""
+    HANG = "hang"
+    """Never arrives, and no answer ever comes."""
+    HANG_AFTER = "hang after applying"
+    """Applied, and no answer ever comes."""
+    CRASH = "crash"
+    """The driver has a bug: an error that no contract mentions."""
+
+
+@dataclass
+class Rule:
+    verb: str
+    fault: Fault | None
+    times: int
+    request_s: float = 0.0
+    reply_s: float = 0.0
+    #: Whose calls: "A" or "A.keeper"; empty for everybody's.
+    who: str = ""
+
+
+@dataclass
+class Network:
+    """One store, reached over links that can be made to fail."""
+
+    store: LockStore
+    runtime: Runtime
+    history: History = field(default_factory=History)
+    rules: list[Rule] = field(default_factory=list)
+    #: Requests that are still travelling, though their senders may have given up; and each link's last.
+    packets: set[asyncio.Task[Any]] = field(default_factory=set)
+    last_packet: dict[str, asyncio.Task[Any]] = field(default_factory=dict)
+
+    @classmethod
+    async def over(cls, url: str, runtime: Runtime, **options: Any) -> Self:
+        store = open_store(url, holder="network", prefix="holdfast:", runtime=runtime, **options)
+        await store.open()
+        return cls(store, runtime)
+
+    def fault(self, verb: str, fault: Fault | None, *, times: int = 1_000_000, who: str = "", **delays: float) -> Rule:
+        """From now on, `times` calls of `verb` meet this fault or these delays (`request_s`, `reply_s`)."""
+        rule = Rule(verb, fault, times, who=who, **delays)
+        self.rules.append(rule)
+        return rule
+
+    def heal(self) -> None:
+        self.rules.clear()
+
+    def link(self, who: str) -> FaultyStore:
+        return FaultyStore(self.store.sibling(), self, who)
+
+    def locks(self, who: str = "A", **options: Any) -> Locks:
+        """A `Locks` whose every store call crosses this network as `who`; its keeper's as `who.keeper`."""
+        with patch("holdfast.locks.locks.open_store", lambda *_, **__: self.link(who)):
+            return Locks("sqlite:///:memory:", holder=who, runtime=self.runtime, **options)
+
+    async def close(self) -> None:
+        for packet in self.packets:
+            packet.cancel()
+        await asyncio.gather(*self.packets, return_exceptions=True)
+        await self.store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def find_rule(self, verb: str, who: str) -> Rule | None:
+        for rule in self.rules:
+            if rule.times > 0 and rule.verb in (verb, "*") and rule.who in ("", who):
+                rule.times -= 1
+                return rule
+        return None
+
+    async def carry(self, verb: str, who: str, call: Callable[[], Awaitable[Any]], **told: Any) -> Any:
+        """One call over the network. What the store does is recorded when it does it."""
+        rule = self.find_rule(verb, who) or Rule(verb, None, 1)
+        match rule.fault:
+            case Fault.FAIL:
+                self.history.attempts.append((self.runtime.now(), verb, who))
+                raise Unavailable("network", "injected: not sent", applied=False)
+            case Fault.CRASH:
+                raise RuntimeError("injected: a bug in the driver")
+        sent = Call(verb=verb, who=who, sent_at=self.runtime.now(), **told)
+        self.history.attempts.append((sent.sent_at, verb, who))
+        if rule.fault is Fault.LOSE_REQUEST:
+            raise Unavailable("network", "injected: request lost", applied=None)
+        if rule.fault is Fault.HANG:
+            await asyncio.get_running_loop().create_future()
+        if rule.request_s or who in self.last_packet:
+            answer = await self._travel(sent, call, rule.request_s)
+        else:
+            answer = await self._apply(sent, call)
+        if rule.reply_s:
+            await asyncio.sleep(rule.reply_s)
+        if rule.fault is Fault.LOSE_REPLY:
+            raise Unavailable("network", "injected: reply lost", applied=None)
+        if rule.fault is Fault.HANG_AFTER:
+            await asyncio.get_running_loop().create_future()
+        return answer
+
+    async def _travel(self, sent: Call, call: Callable[[], Awaitable[Any]], seconds: float) -> Any:
+        before = self.last_packet.get(sent.who)
+
+        async def arrive() -> Any:
+            await asyncio.sleep(seconds)
+            if before is not None:
+                await asyncio.wait([before])
+            return await self._apply(sent, call)
+
+        # A packet does not turn back because its sender was cancelled, nor overtake on its own link.
+        packet = self.last_packet[sent.who] = asyncio.create_task(arrive())
+        self.packets.add(packet)
+        packet.add_done_callback(functools.partial(self._arrived, sent.who))
+        return await asyncio.shield(packet)
+
+    def _arrived(self, who: str, packet: asyncio.Task[Any]) -> None:
+        self.packets.discard(packet)
+        if self.last_packet.get(who) is packet:
+            del self.last_packet[who]
+
+    async def _apply(self, sent: Call, call: Callable[[], Awaitable[Any]]) -> Any:
+        answer = await call()
+        self.history.record(sent, answer, at=self.runtime.now())
+        return answer
+
+
+class FaultyStore:
+    """A `LockStore` on the far side of a `Network`."""
+
+    def __init__(self, inner: LockStore, network: Network, who: str) -> None:
+        self._inner = inner
+        self._network = network
+        self._who = who
+
+    async def open(self) -> None:
+        if self._network.find_rule("open", self._who):
+            raise Unavailable("network", "injected: cannot connect", applied=False)
+        await self._inner.open()
+
+    async def acquire(self, key: str, token: str, *, ttl_ms: int, queue_ms: int = 0, fences: int = 1) -> Grant | Busy:
+        call = functools.partial(self._inner.acquire, key, token, ttl_ms=ttl_ms, queue_ms=queue_ms, fences=fences)
+        reply: Grant | Busy = await self._network.carry(
+            "acquire", self._who, call, key=key, token=token, ttl_ms=ttl_ms, queue_ms=queue_ms
+        )
+        return reply
+
+    async def renew(self, renewals: Sequence[Renewal]) -> list[Standing]:
+        call = functools.partial(self._inner.renew, renewals)
+        standings: list[Standing] = await self._network.carry("renew", self._who, call, renewals=tuple(renewals))
+        return standings
+
+    async def release(self, key: str, token: str) -> bool:
+        call = functools.partial(self._inner.release, key, token)
+        done: bool = await self._network.carry("release", self._who, call, key=key, token=token)
+        return done
+
+    async def evict(self, key: str, fence: int, *, reason: str) -> bool:
+        return await self._inner.evict(key, fence, reason=reason)
+
+    async def find_holder(self, key: str) -> Holder | None:
+        return await self._inner.find_holder(key)
+
+    async def list_holders(self, prefix: str, *, after: str = "", limit: int = 100) -> list[Holder]:
+        return await self._inner.list_holders(prefix, after=after, limit=limit)
+
+    async def list_history(self, key: str, *, limit: int = 100) -> list[Ownership]:
+        return await self._inner.list_history(key, limit=limit)
+
+    def on_wake(self, callback: WakeCallback) -> None:
+        self._inner.on_wake(callback)
+
+    def sibling(self) -> LockStore:
+        return FaultyStore(self._inner.sibling(), self._network, f"{self._who}.keeper")
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class Proxy:
+    """A TCP proxy on a free loopback port, in the running loop.
+
+    `delay_s` holds back every chunk, each way. `deaf` swallows what clients send, `mute` what the
+    server answers, both with the connections left open (half-open). `cut()` resets them all.
+    `refusing` resets every new connection at once.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self.port = 0
+        self.delay_s = 0.0
+        self.deaf = False
+        self.mute = False
+        self.refusing = False
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        self.cut()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def url(self, url: str) -> str:
+        """The same address through this proxy."""
+        parts = urlsplit(url)
+        user, at, _ = parts.netloc.rpartition("@")
+        return urlunsplit(parts._replace(netloc=f"{user}{at}127.0.0.1:{self.port}"))
+
+    def cut(self) -> None:
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.refusing:
+            writer.transport.abort()
+            return
+        try:
+            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        both = (writer, server_writer)
+        self._writers.update(both)
+        pumps = [
+            asyncio.create_task(self._pump(reader, server_writer, lambda: self.deaf)),
+            asyncio.create_task(self._pump(server_reader, writer, lambda: self.mute)),
+        ]
+        self._tasks.update(pumps)
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            for end in both:
+                end.transport.abort()
+            self._writers.difference_update(both)
+            self._tasks.difference_update(pumps)
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, swallows: Callable[[], bool]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while chunk := await reader.read(65536):
+                if swallows():
+                    continue
+                if self.delay_s:
+                    # Chunks travel side by side: a delay adds latency, it does not narrow the pipe.
+                    loop.call_later(self.delay_s, _deliver, writer, chunk)
+                else:
+                    writer.write(chunk)
+                    await writer.drain()
+        except (ConnectionError, asyncio.CancelledError):
+            return
+
+
+def _deliver(writer: asyncio.StreamWriter, chunk: bytes) -> None:
+    if not writer.is_closing():
+        writer.write(chunk)

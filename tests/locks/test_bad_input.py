@@ -1,0 +1,155 @@
+"""Bad input and missing servers: a typed error that names what was wrong, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+import servers
+from harness import Backend
+
+from holdfast.locks import (
+    LeaseLost,
+    LockClass,
+    Locks,
+    LossReason,
+    StoreRefused,
+    SyncLocks,
+    Unavailable,
+    UndeclaredClass,
+)
+from locks.faults import Proxy
+from locks.invariants import Told
+
+JOB = LockClass("job", ttl=30, wait=0)
+
+
+@pytest.mark.parametrize("item", ["", "has space", "line\nbreak", "x" * 600, "\u0000"])
+async def test_a_bad_key_is_refused_before_anything_is_sent(tmp_path: Path, item: str) -> None:
+    async with Locks(f"sqlite:///{tmp_path}/locks.db") as locks:
+        with pytest.raises(ValueError, match="lock key"):
+            await locks.acquire(JOB, item)
+        with pytest.raises(ValueError, match="lock key"):
+            await locks.inspect(JOB, item)
+        assert await locks.list() == []
+
+
+@pytest.mark.parametrize("ttl", [0, -1, 0.049, 86_401, float("nan"), float("inf")])
+def test_a_ttl_out_of_range_is_refused(ttl: float) -> None:
+    """No lock without an end."""
+    with pytest.raises(ValueError, match="ttl must be between"):
+        LockClass("job", ttl=ttl)
+
+
+@pytest.mark.parametrize("name", ["", "Upper", "with space", "9lives", "x" * 65])
+def test_a_bad_class_name_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="lock class name"):
+        LockClass(name, ttl=1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"renew_every": 0.9},
+        {"margin": 0.6},
+        {"margin": -0.1},
+        {"wait": -1},
+        {"renewal_failures": 0},
+        {"local_passes": 65},
+        {"pattern": "sometimes"},
+        {"on_renewal_failure": "ignore"},
+        {"risk": "none"},
+    ],
+)
+def test_a_policy_that_cannot_work_is_refused(options: dict[str, float | str]) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        LockClass("job", ttl=1, **options)  # type: ignore[arg-type]
+
+
+async def test_an_undeclared_class_is_an_error(tmp_path: Path) -> None:
+    """Row 96."""
+    async with Locks(f"sqlite:///{tmp_path}/locks.db", classes=[JOB]) as locks:
+        await locks.release(await locks.acquire("job", "x"))
+        with pytest.raises(UndeclaredClass, match=r"nobody.*declared: job"):
+            await locks.acquire("nobody", "x")
+        with pytest.raises(ValueError, match="declared twice"):
+            await locks.acquire(LockClass("job", ttl=31), "x")
+
+
+async def test_verbs_refuse_the_wrong_pattern(tmp_path: Path) -> None:
+    async with Locks(f"sqlite:///{tmp_path}/locks.db") as locks:
+        with pytest.raises(ValueError, match="claim"):
+            await locks.acquire(LockClass("loop", ttl=1, pattern="ttl_hold"), "x")
+        with pytest.raises(ValueError, match="hold"):
+            await locks.claim(JOB, "x")
+
+
+@pytest.mark.parametrize("url", ["", "mysql://x", "locks.db", "sqlite://"])
+def test_a_url_that_nobody_serves_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"use one of|names no file"):
+        Locks(url)
+
+
+UNREACHABLE = {
+    "redis": "redis://user:secret@127.0.0.1:{port}/0",
+    "postgres": "postgresql://user:secret@127.0.0.1:{port}/db",
+    "etcd": "etcd://user:secret@127.0.0.1:{port}",
+}
+
+
+@pytest.mark.parametrize("name", UNREACHABLE)
+async def test_a_server_that_is_gone_at_start_is_named_without_its_password(name: str) -> None:
+    threads = set(threading.enumerate())
+    port = servers.free_port()
+    with pytest.raises(Unavailable, match=str(port)) as gone:
+        async with Locks(UNREACHABLE[name].format(port=port)):
+            pytest.fail("entered without a store")
+
+    assert "secret" not in str(gone.value)
+    assert gone.value.applied is False
+    left = [t.name for t in set(threading.enumerate()) - threads if not t.name.startswith("asyncio_")]
+    assert left == []
+
+
+@pytest.mark.parametrize("name", UNREACHABLE)
+def test_threads_are_told_of_a_missing_server_and_none_is_left_behind(name: str) -> None:
+    threads = set(threading.enumerate())
+    port = servers.free_port()
+    with pytest.raises(Unavailable, match=str(port)), SyncLocks(UNREACHABLE[name].format(port=port)):
+        pytest.fail("entered without a store")
+
+    left = [t for t in set(threading.enumerate()) - threads if not t.name.startswith("asyncio_")]
+    for thread in left:
+        thread.join(2)
+    assert [t.name for t in left if t.is_alive()] == []
+
+
+async def test_a_file_of_another_program_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.db").write_text("not a database at all, but long enough to look at" * 30)
+    with pytest.raises(StoreRefused, match=r"notes\.db"):
+        async with Locks(f"sqlite:///{tmp_path}/notes.db"):
+            pytest.fail("entered without a store")
+
+
+async def test_a_server_gone_midway_ends_the_work_and_nothing_hangs(backend: Backend) -> None:
+    """The link is cut and stays refused: renewals fail, the body is cancelled, a new acquire is refused."""
+    if backend.server is None:
+        pytest.skip("a file has no link that could be cut")
+    told = Told()
+    job = LockClass("job", ttl=max(1.0, backend.ttl_ms / 1000), wait=0)
+    async with Proxy(backend.server.port) as proxy:
+        locks = Locks(proxy.url(backend.url), prefix=backend.prefix, observer=told)  # type: ignore[arg-type]
+        await locks.open()
+        with pytest.raises(LeaseLost) as lost:
+            async with locks.hold(job, "x"):
+                proxy.refusing = True
+                proxy.cut()
+                await asyncio.sleep(5)
+        with pytest.raises(Unavailable):
+            await locks.acquire(job, "y")
+        await locks.close()
+
+    assert lost.value.reason is LossReason.UNREACHABLE
+    assert told.count("renewal_failed") >= 1

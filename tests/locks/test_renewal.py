@@ -1,0 +1,417 @@
+"""Renewal: when a holder renews, when it gives up, and what becomes of its work. Acceptance rows 1-16."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.locks import Lease, LeaseLost, LockClass, Locks, LossReason, Unavailable
+from holdfast.locks.policy import RenewalPolicy
+from holdfast.locks.port import Standing
+from holdfast.locks.renewal import Belief, Verdict, believe, doubt, judge, why_abandoned, why_not_owned
+from locks.faults import Fault, Network
+from locks.invariants import Told, check_history
+from locks.virtual import VirtualRuntime, on_virtual_time
+
+TTLS = [0.05, 0.5, 1.0, 10.0, 30.0, 60.0, 3600.0]
+
+POLICY = LockClass("job", ttl=60).renewal
+HELD = believe(POLICY, sent_at=100.0)
+
+
+def failed(times: int, policy: RenewalPolicy = POLICY, since: Belief = HELD) -> Belief:
+    for _ in range(times):
+        since = doubt(since, policy, tried_at=since.due)
+    return since
+
+
+def test_the_system_locks_have_their_numbers() -> None:
+    """Rows 2 and 8."""
+    job, run = LockClass("scheduler.job", ttl=60).renewal, LockClass("workflow.run", ttl=30).renewal
+
+    assert (job.every_s, job.timeout_s, job.failures_max) == (20, 2, 3)
+    assert (run.every_s, run.timeout_s, run.failures_max) == (10, 2, 3)
+    assert LockClass("workflow.run", ttl=30).on_renewal_failure == "fence"
+
+
+@pytest.mark.parametrize(
+    ("belief", "now", "verdict"),
+    [
+        (HELD, 100.0, Verdict.HOLD),
+        (HELD, 119.9, Verdict.HOLD),
+        (HELD, 120.0, Verdict.RENEW),
+        (HELD, 153.9, Verdict.RENEW),
+        (HELD, 154.0, Verdict.ABANDON),
+        (failed(1), 120.0, Verdict.HOLD),
+        (failed(2), 153.0, Verdict.RENEW),
+        (failed(3), 101.0, Verdict.ABANDON),
+    ],
+)
+def test_what_a_holder_does(belief: Belief, now: float, verdict: Verdict) -> None:
+    assert judge(belief, POLICY, now) is verdict
+
+
+def test_why_a_lease_was_lost() -> None:
+    unrenewed = LockClass("approval", ttl=10, renew_every=0).renewal
+
+    assert why_abandoned(failed(1), POLICY) is LossReason.UNREACHABLE
+    assert why_abandoned(HELD, POLICY) is LossReason.PAUSED
+    assert why_abandoned(HELD, unrenewed) is LossReason.EXPIRED
+    assert why_not_owned(HELD, Standing.TAKEN, 110.0) is LossReason.STOLEN
+    assert why_not_owned(HELD, Standing.GONE, 110.0) is LossReason.REVOKED
+    assert why_not_owned(HELD, Standing.TAKEN, 160.0) is LossReason.EXPIRED
+
+
+ttls = st.floats(min_value=0.05, max_value=24 * 3600.0)
+
+
+@given(ttl=ttls, spread=st.floats(min_value=0.9, max_value=1.0))
+def test_three_hanging_renewals_fit_into_the_trust_window(ttl: float, spread: float) -> None:
+    """Row 2: by the schedule alone the third try has timed out before the window ends."""
+    policy = LockClass("any", ttl=ttl).renewal
+    belief = believe(policy, sent_at=0.0, spread=spread)
+    given_up_at = 0.0
+    for _ in range(policy.failures_max):
+        tried_at = max(belief.due, given_up_at)
+        given_up_at = tried_at + policy.timeout_s
+        belief = doubt(belief, policy, tried_at=tried_at)
+
+    assert given_up_at <= policy.trust_s
+    assert policy.trust_s < ttl
+
+
+@given(ttl=ttls, outcomes=st.lists(st.booleans(), max_size=40), share=st.floats(0.0, 0.5))
+def test_belief_never_reaches_beyond_the_last_success(ttl: float, outcomes: list[bool], share: float) -> None:
+    """Whatever succeeds or fails: trust ends a margin before what the store promised at the last success."""
+    policy = LockClass("any", ttl=ttl, margin=ttl * share / 2).renewal
+    belief = believe(policy, sent_at=0.0)
+    for succeeded in outcomes:
+        tried_at = belief.due
+        belief = believe(policy, sent_at=tried_at) if succeeded else doubt(belief, policy, tried_at=tried_at)
+
+        assert belief.trusted_until == pytest.approx(belief.sent_at + policy.ttl_s - policy.margin_s)
+        assert judge(belief, policy, belief.trusted_until) is Verdict.ABANDON
+        assert belief.failures == 0 or not succeeded
+
+
+class Work:
+    """A body that runs until it is stopped, and what its caller saw."""
+
+    def __init__(self, locks: Locks, lock_class: LockClass, runtime: VirtualRuntime, item: str = "x") -> None:
+        self.lease: Lease
+        self.lost: LeaseLost | None = None
+        self.stopped_at = 0.0
+        self.entered = asyncio.Event()
+        self._runtime = runtime
+        self.task = asyncio.create_task(self._run(locks, lock_class, item))
+
+    async def _run(self, locks: Locks, lock_class: LockClass, item: str) -> None:
+        try:
+            async with locks.hold(lock_class, item) as self.lease:
+                self.entered.set()
+                try:
+                    await asyncio.sleep(1e6)
+                finally:
+                    self.stopped_at = self._runtime.now()
+        except LeaseLost as lost:
+            self.lost = lost
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+async def memory(runtime: VirtualRuntime) -> Network:
+    return await Network.over("sqlite:///:memory:", runtime)
+
+
+@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REQUEST, Fault.HANG])
+@pytest.mark.parametrize("ttl", TTLS)
+@on_virtual_time
+async def test_gives_up_after_three_failures_before_the_lease_can_expire(
+    runtime: VirtualRuntime, ttl: float, fault: Fault
+) -> None:
+    """Rows 1, 2, 3, 5, 12: three tries, then the work is cancelled and the lock is left in place."""
+    told = Told()
+    job = LockClass("job", ttl=ttl)
+    async with await memory(runtime) as network, network.locks(observer=told) as locks:
+        work = Work(locks, job, runtime)
+        await work.entered.wait()
+        network.fault("renew", fault)
+        await work.task
+        expiry = network.history.tenures()[0].end
+        holder = await network.store.find_holder(work.lease.key)
+        await asyncio.sleep(ttl / 20)
+
+        assert network.history.tried("renew") == 3
+        assert work.stopped_at < expiry
+        assert work.lost is not None
+        assert work.lost.reason is LossReason.UNREACHABLE
+        assert network.history.tried("release") == 0
+        assert holder is not None
+        assert holder.fence == work.lease.fence
+        # The third hanging try may be cut off by the end of the window, which comes first then.
+        assert told.count("renewal_failed") == 3 or (fault is Fault.HANG and ttl < 0.2)
+        assert told.count("abandoned") == 1
+        assert told.count("release_skipped") == 1
+        check_history(network.history)
+
+
+@on_virtual_time
+async def test_a_success_resets_the_count_and_intermittent_failures_never_abandon(runtime: VirtualRuntime) -> None:
+    """Rows 4 and 13: two failures before each success, for twenty ttls."""
+    told = Told()
+    async with await memory(runtime) as network, network.locks(observer=told) as locks:
+        work = Work(locks, LockClass("job", ttl=60), runtime)
+        await work.entered.wait()
+        for _ in range(20):
+            before = told.count("renewed")
+            network.fault("renew", Fault.FAIL, times=2)
+            while told.count("renewed") == before:
+                await asyncio.sleep(1)
+
+            assert work.lease.belief.failures == 0
+
+        assert told.values("renewal_failed", "failures") == [1, 2] * 20
+        assert told.count("abandoned") == 0
+        assert not work.task.done()
+        await work.stop()
+        check_history(network.history)
+
+
+@pytest.mark.parametrize("taken", [True, False])
+@on_virtual_time
+async def test_not_owned_ends_the_work_at_once_and_is_no_transient_failure(
+    runtime: VirtualRuntime, taken: bool
+) -> None:
+    """Row 1: an evicted lease is lost at the next renewal, whatever the count of failures."""
+    told = Told()
+    async with await memory(runtime) as network, network.locks(observer=told) as locks:
+        work = Work(locks, LockClass("job", ttl=30), runtime)
+        await work.entered.wait()
+        await network.store.evict(work.lease.key, work.lease.fence, reason="test")
+        if taken:
+            await network.store.acquire(work.lease.key, "b" * 32, ttl_ms=60_000)
+        await work.task
+
+        assert work.lost is not None
+        assert work.lost.reason is (LossReason.STOLEN if taken else LossReason.REVOKED)
+        assert network.history.tried("renew") == 1
+        assert told.count("renewal_failed") == 0
+        assert told.values("not_owned", "operation") == ["renew"]
+        assert network.history.tried("release") == 0
+
+
+@on_virtual_time
+async def test_work_lives_far_past_its_ttl_while_renewals_succeed(runtime: VirtualRuntime) -> None:
+    """Row 14, and P2: every moment of it lies inside some trust window."""
+    async with await memory(runtime) as network, network.locks() as locks:
+        work = Work(locks, LockClass("job", ttl=60), runtime)
+        await work.entered.wait()
+        for _ in range(600):
+            await asyncio.sleep(10)
+            work.lease.check()
+        await work.stop()
+
+        assert len(network.history.grants()) == 1
+        assert 300 <= network.history.tried("renew") <= 340
+        check_history(network.history)
+
+
+@pytest.mark.parametrize("ending", ["release", "cancel", "close"])
+@on_virtual_time
+async def test_renewing_stops_with_the_work(runtime: VirtualRuntime, ending: str) -> None:
+    """Row 15."""
+    async with await memory(runtime) as network:
+        locks = network.locks()
+        await locks.open()
+        work = Work(locks, LockClass("job", ttl=3), runtime)
+        await work.entered.wait()
+        await asyncio.sleep(10)
+        if ending == "release":
+            await locks.release(work.lease)
+        elif ending == "cancel":
+            await work.stop()
+        else:
+            await locks.close()
+        tried = network.history.tried("renew")
+        await asyncio.sleep(60)
+
+        assert tried > 5
+        assert network.history.tried("renew") == tried
+        await work.stop()
+        await locks.close()
+
+
+class Swallowing:
+    """Bodies that catch the cancellation and return a value all the same."""
+
+    @staticmethod
+    async def quietly(lease: Lease) -> str:
+        try:
+            await asyncio.sleep(1e6)
+        except asyncio.CancelledError:
+            return "done"
+        raise AssertionError
+
+    @staticmethod
+    async def after_more_work(lease: Lease) -> str:
+        for _ in range(3):
+            try:
+                await asyncio.sleep(1e6 if lease.lost is None else 0.01)
+            except asyncio.CancelledError:
+                continue
+        return "done"
+
+    @staticmethod
+    async def without_noticing(lease: Lease) -> str:
+        lease._runtime.stall(1e4)  # type: ignore[attr-defined]
+        return "done"
+
+
+@pytest.mark.parametrize("body", [Swallowing.quietly, Swallowing.after_more_work, Swallowing.without_noticing])
+@on_virtual_time
+async def test_the_caller_gets_an_error_even_if_the_body_returned_a_value(runtime: VirtualRuntime, body: Any) -> None:
+    """Row 6; and nothing of the cancellation is left for the code that follows."""
+    returned = None
+    async with await memory(runtime) as network, network.locks() as locks:
+        network.fault("renew", Fault.FAIL)
+        with pytest.raises(LeaseLost):
+            async with locks.hold(LockClass("job", ttl=60), "x") as lease:
+                returned = await body(lease)
+
+        assert returned == "done"
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+        await asyncio.sleep(1)
+
+
+@on_virtual_time
+async def test_continue_goes_on_as_suspect_and_is_counted(runtime: VirtualRuntime) -> None:
+    """Rows 7 and 9; and a renewal that succeeds later clears the suspicion."""
+    told = Told()
+    run = LockClass("workflow.run", ttl=30, on_renewal_failure="continue")
+    async with await memory(runtime) as network, network.locks(observer=told) as locks:
+        work = Work(locks, run, runtime)
+        await work.entered.wait()
+        granted_until = network.history.tenures()[0].end
+        network.fault("renew", Fault.LOSE_REPLY)
+        while not work.lease.suspect:
+            await asyncio.sleep(0.1)
+
+        assert runtime.now() < granted_until
+        assert told.values("abandoned", "reason") == [LossReason.UNREACHABLE]
+        work.lease.check()
+        assert work.lease.lost is None
+        assert not work.task.done()
+
+        network.heal()
+        while work.lease.suspect:
+            await asyncio.sleep(0.1)
+        assert told.count("abandoned") == 1
+        await work.stop()
+        assert await network.store.find_holder(work.lease.key) is None
+
+
+@on_virtual_time
+async def test_continue_outlives_even_a_theft_without_touching_the_thief(runtime: VirtualRuntime) -> None:
+    told = Told()
+    run = LockClass("workflow.run", ttl=30, on_renewal_failure="continue")
+    async with await memory(runtime) as network, network.locks(observer=told) as locks:
+        async with locks.hold(run, "x") as lease:
+            await network.store.evict(lease.key, lease.fence, reason="test")
+            await network.store.acquire(lease.key, "b" * 32, ttl_ms=600_000)
+            await asyncio.sleep(60)
+
+            assert lease.suspect
+            assert lease.lost is LossReason.STOLEN
+            assert told.count("abandoned") == 1
+        holder = await network.store.find_holder(lease.key)
+
+        assert holder is not None
+        assert network.history.tried("release") == 0
+
+
+@pytest.mark.parametrize("policy", ["fence", "continue"])
+@on_virtual_time
+async def test_every_namespace_is_told_of_alike(runtime: VirtualRuntime, policy: str) -> None:
+    """Rows 9, 10, 16 and 28: the workflow's path under both policies, with the same events as any other."""
+    told: dict[str, list[str]] = {}
+    for namespace in ("scheduler.job", "workflow.run"):
+        observer = Told()
+        async with await memory(runtime) as network, network.locks(observer=observer) as locks:
+            network.fault("renew", Fault.FAIL)
+            work = Work(locks, LockClass(namespace, ttl=30, on_renewal_failure=policy), runtime)
+            await asyncio.sleep(60)
+            await work.stop()
+            told[namespace] = [name for name, _ in observer.events if name != "renewal_failed"]
+
+    assert told["scheduler.job"] == told["workflow.run"]
+    assert "abandoned" in told["workflow.run"]
+
+
+@on_virtual_time
+async def test_fallback_excludes_this_process_only_and_is_counted(runtime: VirtualRuntime) -> None:
+    """Row 11: with `local`, a store that fails at acquire costs the fence, not the work."""
+    told = Told()
+    local = LockClass("cache", ttl=30, on_store_error="local", wait=10)
+    inside = 0
+    async with await memory(runtime) as network, network.locks(observer=told) as locks:
+        network.fault("acquire", Fault.FAIL)
+
+        async def enter() -> None:
+            nonlocal inside
+            async with locks.hold(local, "x") as lease:
+                inside += 1
+                assert inside == 1
+                assert lease.fallback
+                await asyncio.sleep(100)
+                lease.check()
+                inside -= 1
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(enter())
+            await asyncio.sleep(105)
+            group.create_task(enter())
+        with pytest.raises(Unavailable):
+            await locks.try_acquire(LockClass("job", ttl=30), "x")
+
+        assert told.count("fallback") == 2
+        assert network.history.tried("release") == 0
+
+
+@on_virtual_time
+async def test_a_late_answer_revives_nothing(runtime: VirtualRuntime) -> None:
+    """A loss is final: the renewal that hung until the end may still be answered."""
+    async with await memory(runtime) as network, network.locks() as locks:
+        work = Work(locks, LockClass("job", ttl=3), runtime)
+        await work.entered.wait()
+        network.fault("renew", None, request_s=2.5)
+        await work.task
+        await asyncio.sleep(5)
+
+        assert work.lost is not None
+        assert work.lease.remaining() == 0
+        with pytest.raises(LeaseLost):
+            work.lease.check()
+
+
+@on_virtual_time
+async def test_leases_of_one_process_do_not_renew_in_step(runtime: VirtualRuntime) -> None:
+    async with await memory(runtime) as network, network.locks() as locks:
+        job = LockClass("job", ttl=60)
+        for n in range(50):
+            await locks.acquire(job, f"x{n}")
+        await asyncio.sleep(25)
+        times = sorted(change.at for change in network.history.changes if change.verb == "renew")
+
+        assert len(times) == 50
+        assert len(set(times)) >= 2
+        assert times[-1] - times[0] <= 60 / 3 * 0.1 + 1.5
+        assert all(later - earlier <= 1.5 for earlier, later in itertools.pairwise(times))
