@@ -1,8 +1,8 @@
 """A process that holds locks, driven by its parent: one word per line in, one line of facts out.
 
-    holder.py writes URL PREFIX TTL ITEM RESOURCE   guarded writes; after each "go" it tries stale ones
-    holder.py holds  URL PREFIX TTL ITEM            holds until it is killed
-    holder.py burns  URL PREFIX TTL ITEM WHERE KIND a section that burns CPU for longer than its ttl
+holder.py writes URL PREFIX TTL ITEM RESOURCE   guarded writes; after each "go" it tries stale ones
+holder.py holds  URL PREFIX TTL ITEM            holds until it is killed
+holder.py burns  URL PREFIX TTL ITEM WHERE KIND a section that burns CPU for longer than its ttl
 """
 
 from __future__ import annotations
@@ -84,10 +84,18 @@ def python_loop(seconds: float) -> None:
 
 
 def c_call(seconds: float) -> None:
-    """One call that keeps the GIL for about this long."""
+    """One call that keeps the GIL for at least about this long."""
+    sum(range(int(seconds / FASTEST_STEP_S)))
+
+
+def step_s() -> float:
     started = time.perf_counter()
-    sum(range(1_000_000))
-    sum(range(int(1_000_000 * seconds / (time.perf_counter() - started))))
+    sum(range(100_000))
+    return (time.perf_counter() - started) / 100_000
+
+
+#: The fastest of several tries: a call that ends too early would show nothing.
+FASTEST_STEP_S = min(step_s() for _ in range(20))
 
 
 def c_calls(seconds: float) -> None:

@@ -48,6 +48,10 @@ class Desk:
         return Hold(cast("Locks", self), JOB, item, None)
 
 
+def lose(lease: Lease) -> None:
+    lease.lose(LossReason.STOLEN)
+
+
 Story = Callable[[Desk], Coroutine[Any, Any, None]]
 STORIES: list[Story] = []
 
@@ -85,7 +89,7 @@ def soon(act: Callable[[], object]) -> None:
 async def a_loss_cancels_the_body_with_its_reason(desk: Desk) -> None:
     async def body() -> None:
         async with desk.hold() as lease:
-            soon(lambda: lease.lose(LossReason.STOLEN))
+            soon(lambda: lose(lease))
             await asyncio.sleep(100)
 
     lost = await expect(LeaseLost, body())
@@ -131,7 +135,7 @@ async def an_outer_cancel_in_the_same_tick_wins(desk: Desk) -> None:
 async def a_timeout_outside_at_the_same_moment_is_a_timeout(desk: Desk) -> None:
     async def body() -> None:
         async with asyncio.timeout(1), desk.hold() as lease:
-            soon(lambda: lease.lose(LossReason.STOLEN))
+            soon(lambda: lose(lease))
             await asyncio.sleep(100)
 
     await expect(TimeoutError, body())
@@ -154,7 +158,7 @@ async def a_timeout_inside_stays_inside(desk: Desk) -> None:
 async def a_body_that_swallows_the_cancel_is_no_success(desk: Desk) -> None:
     async def body() -> str:
         async with desk.hold() as lease:
-            soon(lambda: lease.lose(LossReason.STOLEN))
+            soon(lambda: lose(lease))
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(100)
             await asyncio.sleep(1)
@@ -301,7 +305,7 @@ async def children_of_a_group_inside_the_block_end_with_it(desk: Desk) -> None:
         async with desk.hold() as lease, asyncio.TaskGroup() as group:
             group.create_task(child())
             group.create_task(child())
-            soon(lambda: lease.lose(LossReason.STOLEN))
+            soon(lambda: lose(lease))
 
     await expect(LeaseLost, body())
     assert alive == 0

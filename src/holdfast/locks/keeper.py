@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import logging
 import threading
 from collections.abc import Awaitable, Callable
 from itertools import groupby
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from holdfast.locks.lease import Lease
     from holdfast.locks.observe import Observer
     from holdfast.locks.runtime import Runtime
+
+logger = logging.getLogger(__name__)
 
 BATCH_MAX = 100
 SWEEPS_PER_TTL = 40
@@ -106,7 +109,11 @@ class Keeper:
         self._ready.set()
         try:
             while not self._closing:
-                self._sweep(self._runtime.now())
+                try:
+                    self._sweep(self._runtime.now())
+                except Exception:
+                    # An observer or callback of the user's that raises must not end everybody's leases.
+                    logger.exception("lock.keeper_crashed")
                 try:
                     async with asyncio.timeout(self._sweep_s):
                         await self._rouse.wait()
@@ -159,10 +166,13 @@ class Keeper:
                 standings = await self.store.renew(
                     [Renewal(lease.key, lease.token, lease.lock_class.ttl_ms) for lease in leases]
                 )
-        except (LockError, TimeoutError) as error:
+        except Exception as error:  # whatever it was, these leases must be tried again
+            known = isinstance(error, LockError | TimeoutError)
             for lease in leases:
                 lease.renewing = False
                 lease.renewal_failed(tried_at=sent_at, error=str(error) or "no answer in time")
+            if not known:
+                logger.exception("lock.renewal_crashed")
             return
         for lease, standing in zip(leases, standings, strict=True):
             lease.renewing = False

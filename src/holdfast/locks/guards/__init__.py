@@ -12,7 +12,7 @@ from typing import Any, TypeVar, overload
 
 from holdfast.locks.guards.fenced import Fenced
 from holdfast.locks.guards.redis import AsyncClient, AsyncRedisGuard, Client, RedisGuard
-from holdfast.locks.guards.sql import Guard
+from holdfast.locks.guards.sql import Guard, Session, SessionGuard
 
 __all__ = ["AsyncRedisGuard", "Fenced", "Guard", "RedisGuard", "guard"]
 
@@ -20,8 +20,6 @@ C = TypeVar("C")
 
 # The package and the name of each class that is served; its subclasses are, too.
 _SESSIONS = {
-    "sqlite3.Connection": ("sqlite", "SqliteSession"),
-    "apsw.Connection": ("sqlite", "SqliteSession"),
     "asyncpg.Connection": ("postgres", "AsyncpgSession"),
     "asyncpg.PoolConnectionProxy": ("postgres", "AsyncpgSession"),
     "psycopg.Connection": ("postgres", "PsycopgSession"),
@@ -31,6 +29,7 @@ _SESSIONS = {
     "sqlalchemy.AsyncConnection": ("sqlalchemy", "SqlalchemySession"),
     "sqlalchemy.AsyncSession": ("sqlalchemy", "SqlalchemySession"),
 }
+_SQLITE = frozenset({"sqlite3.Connection", "apsw.Connection"})
 _REDIS = frozenset({"redis.Redis", "redis.RedisCluster"})
 _REDIS_PIPELINES = frozenset({"redis.Pipeline", "redis.ClusterPipeline"})
 
@@ -69,26 +68,35 @@ def guard(
         raise ValueError(f"a lease without a fence cannot guard {resource!r}: {lease.key!r} is held locally only")
     if not resource:
         raise ValueError("a guarded resource needs a name")
-    serve = _served_by(conn.__class__)
-    if serve is not RedisGuard and serve is not AsyncRedisGuard:
-        return Guard(lease, conn, resource, serve(conn), seq=seq, once_per_fence=once_per_fence)
+    make, makes_redis = _served_by(conn.__class__)
+    if not makes_redis:
+        made: Guard[Any] = make(lease, conn, resource, seq=seq, once_per_fence=once_per_fence)
+        return made
     if seq is not None:
         raise ValueError("a Redis guard repeats single calls: pass seq to call()")
-    redis_guard: AsyncRedisGuard | RedisGuard = serve(lease, conn, resource, once_per_fence=once_per_fence)
+    redis_guard: AsyncRedisGuard | RedisGuard = make(lease, conn, resource, once_per_fence=once_per_fence)
     return redis_guard
 
 
 @cache
-def _served_by(connection: type[object]) -> Callable[..., Any]:
-    """The session or the Redis guard for a type of connection."""
+def _served_by(connection: type[object]) -> tuple[Callable[..., Any], bool]:
+    """What makes the guard for a type of connection, and whether that is a Redis client."""
     names = [f"{cls.__module__.partition('.')[0]}.{cls.__name__}" for cls in connection.__mro__]
+    if not _SQLITE.isdisjoint(names):
+        return import_module("holdfast.locks.guards.sqlite").SqliteGuard, False
     for name in names:
         if name in _SESSIONS:
             module, session = _SESSIONS[name]
-            served_by: Callable[..., Any] = getattr(import_module(f"holdfast.locks.guards.{module}"), session)
-            return served_by
+            return _through(getattr(import_module(f"holdfast.locks.guards.{module}"), session)), False
     # A pipeline is a Redis client, too, but one that answers later.
     if not _REDIS.isdisjoint(names) and _REDIS_PIPELINES.isdisjoint(names):
-        return AsyncRedisGuard if hasattr(connection, "aclose") else RedisGuard
-    served = ", ".join(sorted({*_SESSIONS, *_REDIS}))
+        return AsyncRedisGuard if hasattr(connection, "aclose") else RedisGuard, True
+    served = ", ".join(sorted({*_SQLITE, *_SESSIONS, *_REDIS}))
     raise TypeError(f"cannot guard through {names[0]}; these connections are served, and their subclasses: {served}")
+
+
+def _through(session: Callable[[Any], Session]) -> Callable[..., SessionGuard[Any]]:
+    def make(lease: Fenced, conn: Any, resource: str, *, seq: int | None, once_per_fence: bool) -> SessionGuard[Any]:
+        return SessionGuard(session(conn), lease, conn, resource, seq=seq, once_per_fence=once_per_fence)
+
+    return make

@@ -11,6 +11,7 @@ overwritten by an older holder before the body writes, and competitors queue at 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -92,7 +93,7 @@ class Session(Protocol):
         """Undo what `open` began. Harmless if that has ended already."""
 
 
-class Guard(Generic[C]):
+class Guard(ABC, Generic[C]):
     """Claims a resource for a lease around one transaction; `with` or `async with` gives the connection.
 
     Entering checks the lease, begins a transaction (a savepoint, if the caller has one open) and
@@ -110,19 +111,49 @@ class Guard(Generic[C]):
     repeated = False
     answer: str | None = None
 
-    def __init__(
-        self, lease: Fenced, conn: C, resource: str, session: Session, *, seq: int | None, once_per_fence: bool
-    ) -> None:
+    def __init__(self, lease: Fenced, conn: C, resource: str, *, seq: int | None, once_per_fence: bool) -> None:
         self.resource = resource
+        self.once_per_fence = once_per_fence
         self._lease = lease
         self._conn = conn
-        self._session = session
         self._seq = seq
-        self.once_per_fence = once_per_fence
 
     def set_answer(self, answer: str) -> None:
         """Keep `answer` with the mark, in this transaction, for whoever repeats this operation."""
         self.answer = answer
+
+    def recognise(self, fence: int, seq: int, answer: str | None) -> None:
+        """The claim was not accepted: the same operation again, or a stale one."""
+        if not rule(Mark(fence, seq), self.mark, once_per_fence=self.once_per_fence).repeated:
+            self._lease.fence_refused(self.resource)
+            raise StaleFence(self.resource, current=(fence, seq), offered=(self.mark.fence, self.mark.seq))
+        self.repeated, self.answer = True, answer
+
+    @abstractmethod
+    def __enter__(self) -> C: ...
+
+    @abstractmethod
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    @abstractmethod
+    async def __aenter__(self) -> C: ...
+
+    @abstractmethod
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class SessionGuard(Guard[C]):
+    """The guard of every driver that may wait. The flow is written once, as coroutines."""
+
+    def __init__(
+        self, session: Session, lease: Fenced, conn: C, resource: str, *, seq: int | None, once_per_fence: bool
+    ) -> None:
+        super().__init__(lease, conn, resource, seq=seq, once_per_fence=once_per_fence)
+        self._session = session
 
     async def __aenter__(self) -> C:
         lease, session = self._lease, self._session
@@ -132,12 +163,12 @@ class Guard(Generic[C]):
             try:
                 raised = await session.open(self, create=False)
             except Exception as failure:
-                if not _table_is_missing(failure):
+                if not table_is_missing(failure):
                     raise
                 await session.rollback()
                 raised = await session.open(self, create=True)
             if not raised:
-                await self._recognise()
+                self.recognise(*await session.find(self.resource))
         except BaseException:
             await session.rollback()
             raise
@@ -171,13 +202,6 @@ class Guard(Generic[C]):
     ) -> None:
         _finished(self.__aexit__(kind, error, trace))
 
-    async def _recognise(self) -> None:
-        fence, seq, answer = await self._session.find(self.resource)
-        if not rule(Mark(fence, seq), self.mark, once_per_fence=self.once_per_fence).repeated:
-            self._lease.fence_refused(self.resource)
-            raise StaleFence(self.resource, current=(fence, seq), offered=(self.mark.fence, self.mark.seq))
-        self.repeated, self.answer = True, answer
-
 
 def sqlstate(error: BaseException) -> str | None:
     """Postgres' code of an error, whichever driver raised it, also through SQLAlchemy."""
@@ -185,7 +209,7 @@ def sqlstate(error: BaseException) -> str | None:
     return code
 
 
-def _table_is_missing(error: BaseException) -> bool:
+def table_is_missing(error: BaseException) -> bool:
     return sqlstate(error) == "42P01" or "no such table: holdfast_fences" in str(error)
 
 
