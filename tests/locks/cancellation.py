@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, cast
 
 from holdfast.locks import Lease, LeaseLost, LockClass, Locks, LossReason, Observer
@@ -81,8 +82,10 @@ async def expect(error: type[BaseException], block: Coroutine[Any, Any, object])
     raise AssertionError(f"{error.__name__} was not raised")
 
 
-def soon(act: Callable[[], object]) -> None:
-    asyncio.get_running_loop().call_later(1, act)
+def soon(*acts: Callable[[], object]) -> None:
+    """All of them in one tick, a second from now."""
+    for act in acts:
+        asyncio.get_running_loop().call_later(1, act)
 
 
 @story
@@ -123,7 +126,7 @@ async def an_outer_cancel_in_the_same_tick_wins(desk: Desk) -> None:
 
         task = asyncio.create_task(body())
         lease = await entered
-        acts: list[Callable[[], object]] = [lambda lease=lease: lease.lose(LossReason.STOLEN), task.cancel]  # type: ignore[misc]
+        acts: list[Callable[[], object]] = [partial(lose, lease), task.cancel]
         for act in acts if lease_first else acts[::-1]:
             act()
         [end] = await asyncio.gather(task, return_exceptions=True)
@@ -174,7 +177,7 @@ async def a_body_that_swallows_two_cancels_is_no_success(desk: Desk) -> None:
         task = asyncio.current_task()
         assert task is not None
         async with desk.hold() as lease:
-            soon(lambda: (lease.lose(LossReason.STOLEN), task.cancel()))
+            soon(lambda: lose(lease), task.cancel)
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(100)
             return "done"
@@ -200,7 +203,7 @@ async def success_and_loss_in_the_same_tick_are_a_loss(desk: Desk) -> None:
     async def body() -> str:
         async with desk.hold() as lease:
             ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            soon(lambda: (ready.set_result(None), lease.lose(LossReason.STOLEN)))
+            soon(lambda: ready.set_result(None), lambda: lose(lease))
             await ready
             return "done"
 
@@ -213,7 +216,7 @@ async def a_loss_after_the_block_does_not_cancel_what_follows(desk: Desk) -> Non
     async with desk.hold() as lease:
         pass
     lease.released = False  # the keeper's thread had already begun to end it
-    lease.lose(LossReason.STOLEN)
+    lose(lease)
     await nothing_left_over()
 
 
@@ -223,7 +226,7 @@ async def a_loss_in_the_last_instant_does_not_cancel_what_follows(desk: Desk) ->
 
     async def body() -> None:
         async with desk.hold() as lease:
-            lease.lose(LossReason.STOLEN)
+            lose(lease)
 
     await expect(LeaseLost, body())
     await nothing_left_over()
@@ -232,7 +235,7 @@ async def a_loss_in_the_last_instant_does_not_cancel_what_follows(desk: Desk) ->
 @story
 async def a_loss_before_the_block_begins_ends_it(desk: Desk) -> None:
     """Lost between the grant and the block, when nobody was there to be cancelled yet."""
-    desk.meanwhile = lambda lease: lease.lose(LossReason.STOLEN)
+    desk.meanwhile = lose
     went_on = False
 
     async def body() -> None:
@@ -266,7 +269,7 @@ async def a_grant_that_arrives_too_late_enters_no_block(desk: Desk) -> None:
 async def the_error_of_a_lost_body_is_kept_as_the_cause(desk: Desk) -> None:
     async def body() -> None:
         async with desk.hold() as lease:
-            lease.lose(LossReason.STOLEN)
+            lose(lease)
             raise ZeroDivisionError
 
     lost = await expect(LeaseLost, body())
@@ -281,7 +284,7 @@ async def nested_blocks_each_know_their_own_loss(desk: Desk) -> None:
 
         async def body(leases: dict[str, Lease] = leases, losers: tuple[str, ...] = losers) -> None:
             async with desk.hold("outer") as leases["outer"], desk.hold("inner") as leases["inner"]:
-                soon(lambda: [leases[name].lose(LossReason.STOLEN) for name in losers])
+                soon(*(partial(lose, leases[name]) for name in losers))
                 await asyncio.sleep(100)
 
         lost = await expect(LeaseLost, body())

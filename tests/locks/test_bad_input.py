@@ -140,7 +140,7 @@ async def test_a_server_gone_midway_ends_the_work_and_nothing_hangs(backend: Bac
     told = Told()
     job = LockClass("job", ttl=max(1.0, backend.ttl_ms / 1000), wait=0)
     async with Proxy(backend.server.port) as proxy:
-        locks = Locks(proxy.url(backend.url), prefix=backend.prefix, observer=told)  # type: ignore[arg-type]
+        locks = Locks(proxy.url(backend.url), prefix=backend.prefix, observer=told)
         await locks.open()
         with pytest.raises(LeaseLost) as lost:
             async with locks.hold(job, "x"):

@@ -62,7 +62,8 @@ KINDS = ["redis", "redis-asyncio", "redis-decoded", "cluster", "cluster-asyncio"
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[servers.Server]:
     """One node with every slot: it refuses what spans slots like a large cluster."""
-    server = servers.redis_server("--cluster-enabled", "yes").start()
+    options = ("--cluster-enabled", "yes", "--cluster-port", str(servers.free_port()))
+    server = servers.redis_server(*options).start()
     try:
         with redis.Redis(port=server.port) as node:
             node.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)

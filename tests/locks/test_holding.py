@@ -204,6 +204,7 @@ async def test_pattern_ttl_hold_keeps_others_out_and_lets_its_owner_in(
         return await rival.claim(loop, "default")
 
     successor = await eventually(taken_over)
+    assert successor is not None
     assert successor.fence > window.fence
     assert await locks.claim(loop, "default") is None
     with pytest.raises(LeaseLost):

@@ -118,7 +118,7 @@ def test_a_call_after_the_window_is_found() -> None:
     runtime = VirtualRuntime()
     job = LockClass("job", ttl=60)
     belief = believe(job.renewal, sent_at=100.0)
-    lease = Lease(job, "k", A, 1, belief=belief, runtime=runtime, observer=Told())  # type: ignore[arg-type]
+    lease = Lease(job, "k", A, 1, belief=belief, runtime=runtime, observer=Told())
 
     invariants.check_self_stop(lease, 153.9)
     with pytest.raises(AssertionError, match="L6"):

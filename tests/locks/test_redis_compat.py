@@ -133,13 +133,13 @@ async def test_excludes_and_is_excluded_by_locks(url: str, client: redis.Redis) 
 
 def test_fences_grow(client: redis.Redis, name: str) -> None:
     lock = Lock(client, name, timeout=10)
-    fences = []
+    fences: list[int] = []
     for _ in range(3):
         with lock:
+            assert lock.fence is not None
             fences.append(lock.fence)
 
-    assert None not in fences
-    assert fences == sorted(set(fences), key=int)
+    assert fences == sorted(set(fences))
     assert lock.fence is None
 
 

@@ -1,4 +1,4 @@
-"""etcd's HTTP/JSON gateway, as far as locks need it: transactions, leases, one watch.
+"""etcd's HTTP/JSON gateway, as far as locks need it: reads, transactions, leases, one watch.
 
 The gateway speaks the gRPC messages as JSON: names and values in base64, 64-bit numbers as
 strings, zero values left out. It serves etcd 3.4 and later, and spares its users grpc.
@@ -11,6 +11,7 @@ import json
 import ssl
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -48,7 +49,7 @@ class KeyValue(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What one read of a transaction found; `total` disregards the read's limit."""
+    """What one read found; `total` disregards the read's limit."""
 
     kvs: list[KeyValue]
     total: int
@@ -129,11 +130,10 @@ class Gateway:
         if not addresses:
             raise ValueError(f"{self.shown} names no server; write etcd://127.0.0.1:{PORT}")
         tls = _tls(parts.query) if parts.scheme == "etcds" else None
-        # The rest of an exchange is bounded by the deadline of the whole verb; connecting must end
-        # early enough to leave time for the next endpoint.
+        # Connecting must end early enough to leave time for the next endpoint.
         connect_s = timeout_s / (len(addresses) + 1)
         self._endpoints = [
-            Endpoint(address.hostname or "", address.port or PORT, tls=tls, connect_s=connect_s)
+            Endpoint(address.hostname or "", address.port or PORT, tls=tls, connect_s=connect_s, exchange_s=timeout_s)
             for address in addresses
         ]
         self._open = False
@@ -155,20 +155,21 @@ class Gateway:
         if endpoint in (None, self._endpoints[0]):
             self._endpoints.append(self._endpoints.pop(0))
 
+    async def read(self, reading: Json) -> Found:
+        return _found(await self._call("/v3/kv/range", reading["request_range"], lost=False))
+
+    async def read_all(self, readings: Sequence[Json], *, never: Json) -> list[Found]:
+        """Several reads of one moment. `never` is a deletion that would be permitted; it is not done."""
+        # With it, in the branch not taken, the transaction is no read-only one (see `txn`): it goes
+        # through etcd's log like a write. That is one synced entry in place of a request per read.
+        # A deletion, since puts are refused when the server's space is used up.
+        return (await self._txn([], readings, [never], lost=False)).found
+
     async def txn(self, compare: list[Json], then: list[Json], otherwise: Sequence[Json] = ()) -> Outcome:
-        reads_only = all("request_range" in operation for operation in then)
-        body = {"compare": compare, "success": then, "failure": list(otherwise)}
-        reply = await self._call("/v3/kv/txn", body, lost=False if reads_only else None)
-        found, replaced = [], []
-        for response in reply.get("responses", ()):
-            ((kind, part),) = response.items()
-            if kind == "response_range":
-                found.append(Found([_kv(kv) for kv in part.get("kvs", ())], int(part.get("count", 0))))
-            elif "prev_kv" in part:
-                replaced.append(_kv(part["prev_kv"]))
-            else:
-                replaced += map(_kv, part.get("prev_kvs", ()))
-        return Outcome(reply.get("succeeded", False), int(reply["header"]["revision"]), found, replaced)
+        # etcd before 3.4.20 and 3.5.5 panics when the client of a read-only transaction goes away
+        # in the middle of it: any process that is killed could take the server down with it.
+        assert not all("request_range" in operation for operation in [*then, *otherwise])
+        return await self._txn(compare, then, otherwise, lost=None)
 
     async def grant_lease(self, ttl_s: int, *, lease: int = 0) -> int:
         """A new lease, numbered by the server. A number of the caller's own may exist already.
@@ -180,6 +181,11 @@ class Gateway:
         except LeaseExists:
             return lease
         return int(reply["ID"])
+
+    async def revoke_lease(self, lease: int) -> None:
+        """End the lease and its keys. Whatever would be put on it later is refused."""
+        with suppress(LeaseNotFound):
+            await self._call("/v3/lease/revoke", {"ID": str(lease)}, lost=None)
 
     async def keep_alive(self, leases: Sequence[int]) -> list[bool]:
         """Start each lease anew, in few requests; False for those that are gone."""
@@ -214,6 +220,22 @@ class Gateway:
         except (OSError, BrokenExchange) as why:
             self.distrust(endpoint)
             raise Unavailable(self.shown, str(why), applied=False) from why
+
+    async def _txn(
+        self, compare: list[Json], then: Sequence[Json], otherwise: Sequence[Json], *, lost: bool | None
+    ) -> Outcome:
+        body = {"compare": compare, "success": list(then), "failure": list(otherwise)}
+        reply = await self._call("/v3/kv/txn", body, lost=lost)
+        found, replaced = [], []
+        for response in reply.get("responses", ()):
+            ((kind, part),) = response.items()
+            if kind == "response_range":
+                found.append(_found(part))
+            elif "prev_kv" in part:
+                replaced.append(_kv(part["prev_kv"]))
+            else:
+                replaced += map(_kv, part.get("prev_kvs", ()))
+        return Outcome(reply.get("succeeded", False), int(reply["header"]["revision"]), found, replaced)
 
     async def _call(self, path: str, body: Json, *, lost: bool | None) -> Json:
         raw = json.dumps(body).encode()
@@ -306,6 +328,10 @@ def _tls(query: str) -> ssl.SSLContext:
     if "cert" in files:
         context.load_cert_chain(files["cert"], files.get("key"))
     return context
+
+
+def _found(raw: Json) -> Found:
+    return Found([_kv(kv) for kv in raw.get("kvs", ())], int(raw.get("count", 0)))
 
 
 def _kv(raw: Json) -> KeyValue:

@@ -27,29 +27,33 @@ class Reply(NamedTuple):
 class Endpoint:
     """Connections to one address. All raise `OSError` while connecting, and `BrokenExchange` after that."""
 
-    def __init__(self, host: str, port: int, *, tls: ssl.SSLContext | None, connect_s: float) -> None:
+    def __init__(
+        self, host: str, port: int, *, tls: ssl.SSLContext | None, connect_s: float, exchange_s: float
+    ) -> None:
         self._host = host
         self._port = port
         self._tls = tls
         self._connect_s = connect_s
+        self._exchange_s = exchange_s
         self._room = asyncio.Semaphore(CONNECTIONS_MAX)
         self._connections: set[_Connection] = set()
         self._idle: list[_Connection] = []
+        self._exchanges: set[asyncio.Task[Reply]] = set()
 
     async def post(self, path: str, body: bytes, *, login: str = "") -> Reply:
-        async with self._room:
+        """One exchange. It goes on without a caller who is cancelled: cutting it off would cancel
+        the request inside of the server, at any point, and cost the connection."""
+        await self._room.acquire()
+        try:
             connection = await self._take()
-            try:
-                reply = await connection.exchange(self._request(path, body, login))
-            except BaseException:
-                # Also when cancelled: the answer would be taken for the next request's.
-                self._drop(connection)
-                raise
-            if connection.reusable:
-                self._idle.append(connection)
-            else:
-                self._drop(connection)
-            return reply
+        except BaseException:
+            self._room.release()
+            raise
+        exchange = asyncio.create_task(self._exchange(connection, self._request(path, body, login)))
+        self._exchanges.add(exchange)
+        exchange.add_done_callback(self._ended)
+        await asyncio.wait([exchange])  # which, unlike a plain await, leaves the task alone when cancelled
+        return exchange.result()
 
     @asynccontextmanager
     async def stream(self, path: str, body: bytes, *, login: str = "") -> AsyncIterator[_Connection]:
@@ -67,6 +71,28 @@ class Endpoint:
         for connection in list(self._connections):
             self._drop(connection)
             await connection.wait_dropped()
+        if self._exchanges:
+            await asyncio.wait(self._exchanges)  # their connections are gone, so they end at once
+
+    async def _exchange(self, connection: _Connection, request: bytes) -> Reply:
+        try:
+            reply = await connection.exchange(request, within_s=self._exchange_s)
+        except BaseException:
+            # The answer may still come, and would be taken for the next request's.
+            self._drop(connection)
+            raise
+        finally:
+            self._room.release()
+        if connection.reusable:
+            self._idle.append(connection)
+        else:
+            self._drop(connection)
+        return reply
+
+    def _ended(self, exchange: asyncio.Task[Reply]) -> None:
+        self._exchanges.discard(exchange)
+        if not exchange.cancelled():
+            exchange.exception()  # seen, even if the caller has gone
 
     async def _take(self) -> _Connection:
         while self._idle:
@@ -107,15 +133,20 @@ class _Connection:
     def reusable(self) -> bool:
         return self._headers.get("connection", "").lower() != "close" and self.usable()
 
-    async def exchange(self, request: bytes) -> Reply:
+    async def exchange(self, request: bytes, *, within_s: float) -> Reply:
+        # A timeout is an OSError, hence a broken exchange: the request has been sent.
         with _broken():
-            status = await self._begin(request)
-            if not self._chunked:
-                return Reply(status, await self._reader.readexactly(int(self._headers["content-length"])))
-            body = b""
-            while chunk := await self._chunk():
-                body += chunk
-            return Reply(status, body)
+            async with asyncio.timeout(within_s):
+                return await self._exchange(request)
+
+    async def _exchange(self, request: bytes) -> Reply:
+        status = await self._begin(request)
+        if not self._chunked:
+            return Reply(status, await self._reader.readexactly(int(self._headers["content-length"])))
+        body = b""
+        while chunk := await self._chunk():
+            body += chunk
+        return Reply(status, body)
 
     async def begin_stream(self, request: bytes) -> None:
         with _broken():
