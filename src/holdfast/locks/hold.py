@@ -47,14 +47,14 @@ class Hold:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> bool:
+    ) -> None:
         lease, task = self._lease, self._task
         assert task is not None
         # From here on a late callback of the keeper finds nobody to cancel.
         self._task = None
         lease.on_loss(None)
         if lease.released and lease.lost is None:  # by the block itself
-            return False
+            return
         cancels = task.uncancel() if self._cancelled else task.cancelling()
         cancelled_by_others = cancels > self._entry_cancels and isinstance(error, asyncio.CancelledError)
         try:
@@ -64,19 +64,15 @@ class Hold:
             with suppress(LockError):
                 await self._locks.release(lease)  # skips the store, lets the next local waiter in
             if cancelled_by_others or isinstance(error, (KeyboardInterrupt, SystemExit)):
-                return False
+                return
             raise lost from error
         try:
             await self._locks.release(lease)
-        except NotOwned:
-            # The store ended it inside the trust window: the work cannot be trusted either.
+        except (NotOwned, LeaseLost):
+            # Ended by the store inside the trust window, or lost in the last instant: the work cannot
+            # be trusted. Under `continue` that is no error of the work's.
             if error is None and not lease.carries_on:
                 raise
-        except LeaseLost:
-            # Lost in the last instant is lost; under `continue` that is no error of the work's.
-            if error is None and not lease.carries_on:
-                raise
-        return False
 
     def _lost(self) -> None:
         """Called in the thread that found out."""

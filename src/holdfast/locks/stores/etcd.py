@@ -14,10 +14,9 @@ and write on the prefix, no more. `?ca=…&cert=…&key=…` name files for TLS.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.locks.errors import Unavailable
 from holdfast.locks.port import (
@@ -33,16 +32,23 @@ from holdfast.locks.port import (
 from holdfast.locks.stores import etcd_api as api
 from holdfast.locks.stores import etcd_layout as layout
 from holdfast.locks.stores.etcd_layout import Contender, Place, contenders, digest_of
+from holdfast.locks.stores.etcd_waiters import ENTERING, Waiters
 
 if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
 
 #: How often one acquire looks again because what it saw was gone when it acted.
 LOOKS_MAX = 5
+#: How many contenders one look reads. Who is further behind is looked up by name.
+LOOK_DEPTH = 16
+#: How many grants, and entries in doubt, an instance remembers. Forgetting one costs its release a request.
+MEMORY_MAX = 10_000
 HISTORY_S = 3 * 3600
-RECONNECT_S = 0.5
 
 _HOUR_US = 3600 * 1_000_000
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def open_store(url: str, *, holder: str, prefix: str, runtime: Runtime, timeout_s: float) -> EtcdStore:
@@ -62,10 +68,11 @@ class EtcdStore:
         #: Leases without keys, by ttl, the most recently used last. Taking one over costs a
         #: keep-alive, while granting and revoking a lease are one synced write each.
         self._spares: dict[int, list[int]] = {}
-        #: The waiters of this instance, by key and digest: (create revision, token).
-        self._waiting: dict[str, dict[str, tuple[int, str]]] = {}
-        self._wake: WakeCallback = lambda key, token: None
-        self._watch: asyncio.Task[None] | None = None
+        #: What this instance was granted, by name. A release can begin with the deletion then.
+        self._granted: dict[bytes, Contender] = {}
+        #: Leases of entries that were sent and not answered, and whose they are. See `_settle`.
+        self._in_doubt: dict[int, bytes] = {}
+        self._waiters = Waiters(self._gateway, prefix=prefix, runtime=runtime)
 
     async def open(self) -> None:
         if self._base:
@@ -81,7 +88,7 @@ class EtcdStore:
     async def acquire(self, key: str, token: str, *, ttl_ms: int, queue_ms: int = 0, fences: int = 1) -> Grant | Busy:
         assert 1 <= fences <= FENCES_PER_GRANT_MAX, fences  # every grant has room for this many
         if queue_ms:
-            self._follow_deletes()
+            self._waiters.start()
         async with self._within(applied=None):
             for _ in range(LOOKS_MAX):
                 try:
@@ -105,15 +112,19 @@ class EtcdStore:
         return [standing for answer in answers for standing in answer]
 
     async def release(self, key: str, token: str) -> bool:
+        digest = digest_of(token)
+        name = contenders(key)[0] + digest.encode()
         async with self._within(applied=None):
-            self._forget(key, digest_of(token))
-            first, mine, _ = await self._look(key, digest_of(token))
-            if mine is None:
-                return False
-            # Who is first stays first: a later contender cannot get a lower revision.
-            outcome = await self._remove(key, mine, "released" if mine == first else "")
-            self._spare_replaced(outcome)
-            return outcome.succeeded and mine == first
+            self._waiters.forget(key, digest)
+            granted = self._granted.pop(name, None)
+            released = granted is not None and await self._leave(key, granted, "released")
+            if not released:
+                first, mine, _ = await self._look(key, digest)
+                # Who is first stays first: a later contender cannot get a lower revision.
+                left = mine is not None and await self._leave(key, mine, "released" if mine == first else "")
+                released = left and mine == first
+            await self._settle(name)
+        return released
 
     async def evict(self, key: str, fence: int, *, reason: str) -> bool:
         async with self._within(applied=None):
@@ -133,7 +144,7 @@ class EtcdStore:
         async with self._within(applied=False):
             while len(holders) < limit:
                 reading = api.read(start, end, limit=api.OPERATIONS_MAX, keys_only=True)
-                page = (await self._gateway.txn([], [reading])).found[0].kvs
+                page = (await self._gateway.read(reading)).kvs
                 if not page:
                     break
                 keys, start = layout.lock_keys((kv.name for kv in page), limit=limit - len(holders))
@@ -145,11 +156,11 @@ class EtcdStore:
     async def list_history(self, key: str, *, limit: int = 100) -> list[Ownership]:
         reading = api.read_by_age(*layout.history(self._prefix, key), limit=limit, newest_first=True)
         async with self._within(applied=False):
-            newest = (await self._gateway.txn([], [reading])).found[0].kvs
+            newest = (await self._gateway.read(reading)).kvs
         return [layout.ownership(key, kv) for kv in reversed(newest)]
 
     def on_wake(self, callback: WakeCallback) -> None:
-        self._wake = callback
+        self._waiters.wake = callback
 
     def sibling(self) -> EtcdStore:
         return open_store(
@@ -157,10 +168,7 @@ class EtcdStore:
         )
 
     async def close(self) -> None:
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
+        await self._waiters.stop()
         self._base = 0
         await self._gateway.close()
 
@@ -183,8 +191,11 @@ class EtcdStore:
         elif mine == first and not await self._keep(key, first, ttl_s, granted=True):
             return None
         if first is None or mine == first:
-            self._forget(key, digest)
-            return None if mine is None else Grant(mine.fence)
+            self._waiters.forget(key, digest)
+            if mine is None:
+                return None
+            _remember(self._granted, mine.name, mine)
+            return Grant(mine.fence)
         remaining_ms = await self._gateway.remaining_ms(first.lease)
         # Last: if anything above fails, the store is as it was.
         if queue_s and not await self._wait_in_line(key, token, first, mine, queue_s):
@@ -193,27 +204,38 @@ class EtcdStore:
 
     async def _wait_in_line(self, key: str, token: str, first: Contender, mine: Contender | None, queue_s: int) -> bool:
         if mine is not None:
-            self._note(key, token, mine.created)
+            self._waiters.note(key, token, mine.created)
             return await self._keep(key, mine, queue_s, granted=False)
         # Noted before it is true: the holder's end may be reported sooner than our own entry.
-        self._note(key, token, sys.maxsize)
+        self._waiters.note(key, token, ENTERING)
         mine = await self._enter(key, digest_of(token), queue_s, behind=first)
         if mine is None:
             return False
-        self._note(key, token, mine.created)
+        self._waiters.note(key, token, mine.created)
         return True
 
     async def _look(self, key: str, digest: str = "") -> Place:
+        """Where the lock stands, and the contender with this digest.
+
+        Up to two reads, so not always of one moment, and the next moment all of it may be over.
+        What follows from a look is therefore a transaction that compares the create revision of
+        the contender it concerns, or starts a lease anew that was found on the first one.
+        """
         start, end = contenders(key)
-        reads = [api.read_by_age(start, end, limit=1), api.read(start + digest.encode())]
-        first, mine = (await self._gateway.txn([], reads)).found
-        return layout.place(first, mine)
+        found = await self._gateway.read(api.read_by_age(start, end, limit=LOOK_DEPTH if digest else 1))
+        name = start + digest.encode()
+        mine = [kv for kv in found.kvs if kv.name == name]
+        if digest and not mine and found.total > len(found.kvs):
+            mine = (await self._gateway.read(api.read(name))).kvs
+        if mine:
+            self._in_doubt.pop(mine[0].lease, None)  # it has arrived
+        return layout.place(found, mine)
 
     async def _look_at_many(self, keys: Sequence[str]) -> list[Place]:
-        if not keys:
-            return []
+        if len(keys) <= 1:
+            return [await self._look(key) for key in keys]
         reads = [api.read_by_age(*contenders(key), limit=1) for key in keys]
-        found = (await self._gateway.txn([], reads)).found
+        found = await self._gateway.read_all(reads, never=api.delete(layout.nothing_name(self._prefix)))
         return [layout.place(first) for first in found]
 
     async def _enter(self, key: str, digest: str, ttl_s: int, *, behind: Contender | None = None) -> Contender | None:
@@ -230,7 +252,9 @@ class EtcdStore:
             then.append(await self._line(key, mine, "granted"))
         else:
             compare += [api.absent(name), api.created_at(behind.name, behind.created)]
+        _remember(self._in_doubt, lease, name)
         outcome = await self._gateway.txn(compare, then, [api.read(base)])
+        self._in_doubt.pop(lease, None)
         if outcome.succeeded:
             return mine._replace(created=outcome.revision)
         self._spare(ttl_s, lease)
@@ -254,6 +278,20 @@ class EtcdStore:
             self._spare(ttl_s, lease)
         self._spare_replaced(outcome)
         return outcome.succeeded
+
+    async def _leave(self, key: str, mine: Contender, event: str) -> bool:
+        outcome = await self._remove(key, mine, event)
+        self._spare_replaced(outcome)
+        return outcome.succeeded
+
+    async def _settle(self, name: bytes) -> None:
+        """End what an entry without an answer (cancelled, timed out, cut off) may have left, or may yet bring.
+
+        It can still be on its way, behind our look. Without its lease it is refused when it arrives.
+        """
+        for lease in [lease for lease, whose in self._in_doubt.items() if whose == name]:
+            await self._gateway.revoke_lease(lease)
+            self._in_doubt.pop(lease, None)
 
     async def _remove(self, key: str, gone: Contender, event: str, note: str = "") -> api.Outcome:
         try:
@@ -299,6 +337,7 @@ class EtcdStore:
         return await self._gateway.grant_lease(ttl_s)
 
     def _spare(self, ttl_s: int, lease: int) -> None:
+        self._in_doubt.pop(lease, None)  # else `_settle` could end the next lock that uses it
         self._spares.setdefault(ttl_s, []).append(lease)
 
     def _spare_replaced(self, outcome: api.Outcome) -> None:
@@ -345,40 +384,11 @@ class EtcdStore:
             waiters=found.waiters,
         )
 
-    def _follow_deletes(self) -> None:
-        if self._watch is None or self._watch.done():
-            self._watch = asyncio.create_task(self._watch_for_ever(), name="holdfast-etcd-watch")
 
-    async def _watch_for_ever(self) -> None:
-        start, end = layout.all_contenders(self._prefix)
-        while True:
-            # Wake-ups are hints: while the watch is down waiters ask again by themselves, and hear
-            # what is wrong. Who entered the queue before it is up again may have missed a deletion.
-            with suppress(Unavailable):
-                await self._gateway.watch_deletes(
-                    start, end, created=lambda: self._wake("", ""), deleted=self._contender_gone
-                )
-            await asyncio.sleep(self._runtime.jitter(RECONNECT_S))
-
-    def _contender_gone(self, name: bytes) -> None:
-        """Wake the first of our waiters: it alone can have become the holder."""
-        start, _, digest = name.partition(b"\0")
-        key = start.decode()
-        self._forget(key, digest.decode())
-        waiting = self._waiting.get(key)
-        if waiting:
-            _, token = min(waiting.values())
-            self._wake(key, token)
-
-    def _note(self, key: str, token: str, created: int) -> None:
-        self._waiting.setdefault(key, {})[digest_of(token)] = (created, token)
-
-    def _forget(self, key: str, digest: str) -> None:
-        waiting = self._waiting.get(key)
-        if waiting is not None:
-            waiting.pop(digest, None)
-            if not waiting:
-                del self._waiting[key]
+def _remember(memory: dict[K, V], key: K, value: V) -> None:
+    memory[key] = value
+    if len(memory) > MEMORY_MAX:
+        del memory[next(iter(memory))]
 
 
 def _seconds(ms: int) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from holdfast.locks.port import FENCES_PER_GRANT_MAX, Ownership
@@ -76,6 +76,11 @@ def base_name(prefix: str) -> bytes:
     return prefix.encode() + b"\1base"
 
 
+def nothing_name(prefix: str) -> bytes:
+    """A name that is never written."""
+    return prefix.encode() + b"\1nothing"
+
+
 def history(prefix: str, key: str) -> tuple[bytes, bytes]:
     """The range of the key's timeline."""
     start = prefix.encode() + b"\1history\0" + key.encode()
@@ -110,11 +115,12 @@ def contender(kv: KeyValue) -> Contender:
     return Contender(kv.name, kv.created, kv.lease, **json.loads(kv.value))
 
 
-def place(first: Found, mine: Found | None = None) -> Place:
-    """From a read of the oldest contender, and one of the caller's own."""
-    own = mine.kvs if mine else []
+def place(oldest: Found, mine: Sequence[KeyValue] = ()) -> Place:
+    """From a read of the oldest contenders, and the caller's own."""
     return Place(
-        contender(first.kvs[0]) if first.kvs else None, contender(own[0]) if own else None, max(0, first.total - 1)
+        contender(oldest.kvs[0]) if oldest.kvs else None,
+        contender(mine[0]) if mine else None,
+        max(0, oldest.total - 1),
     )
 
 
