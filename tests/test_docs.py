@@ -30,7 +30,7 @@ ADDRESSES = {
 #: The rows of docs/reference/acceptance.md that this release answers for.
 ROWS = frozenset([*range(1, 17), *range(30, 34), *range(36, 41), *range(46, 50), *range(77, 81), 86, 87, 95, 96, 97])
 #: Those that no test shows yet. It may only shrink.
-PENDING = ROWS
+PENDING: frozenset[int] = frozenset()
 
 _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>[\w-]*)[^\n]*\n(?P<body>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL

@@ -159,6 +159,16 @@ async def test_wrong_token_can_neither_renew_nor_release(backend: Backend, store
     assert holder.remaining_ms > LONG / 2
 
 
+async def test_empty_token_owns_nothing(backend: Backend, store: LockStore) -> None:
+    with pytest.raises(ValueError, match="token"):
+        await store.acquire(backend.key(), "", ttl_ms=LONG)
+    await granted(store, backend.key(), A)
+    with pytest.raises(ValueError, match="token"):
+        await store.release(backend.key(), "")
+
+    assert isinstance(await store.acquire(backend.key(), B, ttl_ms=LONG), Busy)
+
+
 async def test_renewal_after_expiry_does_not_bring_a_lease_back(backend: Backend, store: LockStore) -> None:
     await granted(store, backend.key(), A, ttl_ms=backend.ttl_ms)
     await lapsed(store, backend.key())

@@ -259,3 +259,96 @@ async def test_closing_ends_what_is_under_way(server: servers.Server) -> None:
     with pytest.raises(Unavailable):
         await call
     server.resume()
+
+
+async def test_closing_leaves_no_task_behind(server: servers.Server) -> None:
+    store = make(server.url)
+    await store.open()
+    server.pause()
+    call = asyncio.ensure_future(store.acquire("p:k", A, ttl_ms=LONG, queue_ms=LONG))
+    await asyncio.sleep(0.05)
+    call.cancel()
+    await asyncio.wait([call])
+
+    await store.close()
+
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    server.resume()
+
+
+async def test_clients_that_vanish_in_the_middle_leave_the_server_alive(server: servers.Server) -> None:
+    """etcd before 3.4.20 and 3.5.5 panics if it loses the client of a read-only transaction."""
+    keys = [f"p:{n}" for n in range(20)]
+    for n in range(100):
+        store = make(server.url)
+        await store.open()
+        verbs = [
+            store.renew([Renewal(key, A, LONG) for key in keys]),
+            store.list_holders("p:"),
+            *(store.acquire(key, A, ttl_ms=LONG, queue_ms=LONG) for key in keys),
+            *(store.find_holder(key) for key in keys),
+            *(store.release(key, B) for key in keys),
+        ]
+        calls = asyncio.gather(*verbs, return_exceptions=True)
+        await asyncio.sleep(n % 10 / 1000)
+        await store.close()
+        await calls
+
+    assert server.process is not None
+    assert server.process.poll() is None
+
+
+class Delaying:
+    """A proxy that keeps transactions back while `passing` is not set."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.passing = asyncio.Event()
+        self.kept = asyncio.Event()
+        self.serving: list[asyncio.Task[None] | None] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.serving.append(asyncio.current_task())
+        upstream, out = await asyncio.open_connection("127.0.0.1", self._port)
+
+        async def answer() -> None:
+            while part := await upstream.read(65536):
+                writer.write(part)
+            writer.close()
+
+        answering = asyncio.ensure_future(answer())
+        while request := await reader.read(65536):
+            if b" /v3/kv/txn " in request and not self.passing.is_set():
+                self.kept.set()
+                await self.passing.wait()
+            out.write(request)
+        out.write_eof()
+        await answering
+        out.close()
+        await asyncio.gather(out.wait_closed(), writer.wait_closed(), return_exceptions=True)
+
+
+@pytest.mark.parametrize("cause", ["cancelled", "timeout"])
+async def test_release_undoes_an_acquire_that_arrives_after_it(server: servers.Server, cause: str) -> None:
+    proxy = Delaying(server.port)
+    proxy.passing.set()
+    listener = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    store = make(f"etcd://127.0.0.1:{listener.sockets[0].getsockname()[1]}", timeout_s=0.5)
+    await store.open()
+    await granted(store, "p:warm", A)
+    proxy.passing.clear()
+    call = asyncio.ensure_future(store.acquire("p:k", A, ttl_ms=LONG))
+    await proxy.kept.wait()
+    if cause == "cancelled":
+        call.cancel()
+    await asyncio.wait([call])
+
+    assert not await store.release("p:k", A)
+    proxy.passing.set()
+    await granted(store, "p:later", A)
+
+    assert [holder.key for holder in await store.list_holders("p:")] == ["p:later", "p:warm"]
+    assert [line.event for line in await store.list_history("p:k")] == []
+    await store.close()
+    listener.close()
+    await asyncio.wait([task for task in proxy.serving if task])

@@ -141,6 +141,21 @@ async def test_waiter_does_not_renew_what_it_waits_for(backend: Backend, store: 
     assert await store.renew([Renewal(backend.key(), B, LONG)]) == [Standing.TAKEN]
 
 
+async def test_waiter_far_behind_keeps_its_place(backend: Backend, store: LockStore) -> None:
+    key, tokens = backend.key(), [f"{n:032}" for n in range(40)]
+    await granted(store, key, tokens[0])
+    for token in tokens[1:]:
+        await store.acquire(key, token, ttl_ms=LONG, queue_ms=LONG)
+
+    assert isinstance(await store.acquire(key, tokens[-1], ttl_ms=LONG, queue_ms=LONG), Busy)
+    assert not await store.release(key, tokens[-2])
+
+    for token in [*tokens[:-2], tokens[-1]]:
+        await granted(store, key, token)
+        assert await store.release(key, token)
+    assert await store.find_holder(key) is None
+
+
 # -- wake-ups --------------------------------------------------------------------------------------
 
 

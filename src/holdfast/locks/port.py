@@ -66,6 +66,12 @@ class Ownership:
     note: str = ""
 
 
+def require_token(token: str) -> None:
+    """For every store: nothing is owned with an empty token."""
+    if not token:
+        raise ValueError("a lock is owned with a token, and this one is empty")
+
+
 WakeCallback = Callable[[str, str], None]
 
 
@@ -75,7 +81,7 @@ class LockStore(Protocol):
     Every verb is safe to repeat with the same token. A verb that ends without an answer raises
     `Unavailable` whose `applied` is False only if the store certainly did not change. No verb
     waits longer than the store's timeout (2 s by default, `timeout_s` of the constructor), and
-    none retries by itself.
+    none retries by itself. An empty token is a `ValueError`.
     """
 
     async def open(self) -> None:

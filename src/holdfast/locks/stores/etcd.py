@@ -28,6 +28,7 @@ from holdfast.locks.port import (
     Renewal,
     Standing,
     WakeCallback,
+    require_token,
 )
 from holdfast.locks.stores import etcd_api as api
 from holdfast.locks.stores import etcd_layout as layout
@@ -86,6 +87,7 @@ class EtcdStore:
             raise
 
     async def acquire(self, key: str, token: str, *, ttl_ms: int, queue_ms: int = 0, fences: int = 1) -> Grant | Busy:
+        require_token(token)
         assert 1 <= fences <= FENCES_PER_GRANT_MAX, fences  # every grant has room for this many
         if queue_ms:
             self._waiters.start()
@@ -112,6 +114,7 @@ class EtcdStore:
         return [standing for answer in answers for standing in answer]
 
     async def release(self, key: str, token: str) -> bool:
+        require_token(token)
         digest = digest_of(token)
         name = contenders(key)[0] + digest.encode()
         async with self._within(applied=None):

@@ -142,6 +142,8 @@ class Gateway:
         if self._open:
             return
         self._open = True
+        for endpoint in self._endpoints:
+            endpoint.open()
         if self._credentials:
             await self._authenticate()
 

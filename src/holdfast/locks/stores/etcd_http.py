@@ -39,6 +39,10 @@ class Endpoint:
         self._connections: set[_Connection] = set()
         self._idle: list[_Connection] = []
         self._exchanges: set[asyncio.Task[Reply]] = set()
+        self._closed = False
+
+    def open(self) -> None:
+        self._closed = False
 
     async def post(self, path: str, body: bytes, *, login: str = "") -> Reply:
         """One exchange. It goes on without a caller who is cancelled: cutting it off would cancel
@@ -67,6 +71,7 @@ class Endpoint:
 
     async def close(self) -> None:
         """Drop every connection; whoever still waits for an answer gets `BrokenExchange`."""
+        self._closed = True
         self._idle.clear()
         for connection in list(self._connections):
             self._drop(connection)
@@ -100,10 +105,20 @@ class Endpoint:
             if connection.usable():
                 return connection
             self._drop(connection)
+        self._check_open()  # for those who had to wait for room
         async with asyncio.timeout(self._connect_s):
             connection = _Connection(*await asyncio.open_connection(self._host, self._port, ssl=self._tls))
         self._connections.add(connection)
+        try:
+            self._check_open()
+        except BrokenExchange:
+            self._drop(connection)
+            raise
         return connection
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BrokenExchange("the store was closed")
 
     def _drop(self, connection: _Connection) -> None:
         self._connections.discard(connection)

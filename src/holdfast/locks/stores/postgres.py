@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import asyncpg
 
 from holdfast.locks.errors import Unavailable
-from holdfast.locks.port import Busy, Grant, Holder, Ownership, Renewal, Standing, WakeCallback
+from holdfast.locks.port import Busy, Grant, Holder, Ownership, Renewal, Standing, WakeCallback, require_token
 from holdfast.locks.stores import shown
 from holdfast.locks.stores.postgres_link import BROKEN, FAILURES, ROLLED_BACK, Listener, connect, ended_at, explained
 
@@ -149,6 +149,7 @@ class PostgresStore:
     def acquire(
         self, key: str, token: str, *, ttl_ms: int, queue_ms: int = 0, fences: int = 1
     ) -> Awaitable[Grant | Busy]:
+        require_token(token)
         assert ttl_ms > 0, "0 marks a release"
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Grant | Busy] = loop.create_future()
@@ -161,6 +162,7 @@ class PostgresStore:
         return done
 
     def release(self, key: str, token: str) -> Awaitable[bool]:
+        require_token(token)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[bool] = loop.create_future()
         if self._admits(done):

@@ -26,7 +26,16 @@ from holdfast.locks.stores.redis_blocking import RedisBlockingStore
 from holdfast.locks.stores.redis_cluster import ClusterLink, check_key
 from holdfast.locks.stores.redis_link import Run, WireLink
 from holdfast.locks.stores.redis_sentinel import find_primary
-from holdfast.locks.stores.redis_wire import ENDLESS_MS, Address, Caller, Target, acquire_item, parse_url, standings
+from holdfast.locks.stores.redis_wire import (
+    ENDLESS_MS,
+    Address,
+    Caller,
+    Target,
+    acquire_item,
+    parse_url,
+    release_item,
+    standings,
+)
 
 EVENTS = {"g": "granted", "r": "released", "e": "evicted"}
 HISTORY_PAGE = 100
@@ -72,7 +81,7 @@ class RedisStore:
         return self._enqueue(key, item)
 
     def release(self, key: str, token: str) -> Awaitable[bool]:
-        return self._enqueue(key, f"R {token}")
+        return self._enqueue(key, release_item(token))
 
     def _enqueue(self, key: str, item: str) -> asyncio.Future[Any]:
         loop = self._loop

@@ -31,6 +31,7 @@ from holdfast.locks.stores.redis_wire import (
     lines_of,
     parse_url,
     refusal,
+    release_item,
     script_run,
     standings,
 )
@@ -124,7 +125,7 @@ class RedisBlockingStore:
         return [answers[i] for i in range(len(renewals))]
 
     def release(self, key: str, token: str) -> bool:
-        return self._run([key], [f"R {token}"]) == ["1"]
+        return self._run([key], [release_item(token)]) == ["1"]
 
     def close(self) -> None:
         """Close the connection of every thread. A call that is under way ends `Unavailable`."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.locks.errors import LockError, StoreRefused, Unavailable
-from holdfast.locks.port import FENCES_PER_GRANT_MAX, Busy, Grant, Standing
+from holdfast.locks.port import FENCES_PER_GRANT_MAX, Busy, Grant, Standing, require_token
 from holdfast.locks.runtime import Runtime
 from holdfast.locks.stores import shown
 
@@ -182,10 +182,16 @@ def script_run(names: str, keys: list[str], caller: str, items: list[str], *, lo
 
 
 def acquire_item(token: str, *, ttl_ms: int, queue_ms: int, fences: int) -> str:
+    require_token(token)
     # Checked here, because one bad item would fail the run that it shares with others.
     if ttl_ms < 1 or queue_ms < 0 or not 1 <= fences <= FENCES_PER_GRANT_MAX:
         raise ValueError(f"ttl_ms {ttl_ms}, queue_ms {queue_ms} or fences {fences} is out of range")
     return f"A {ttl_ms} {queue_ms} {fences} {token}"
+
+
+def release_item(token: str) -> str:
+    require_token(token)
+    return f"R {token}"
 
 
 class Parser:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from holdfast.locks.errors import Unavailable
-from holdfast.locks.port import Busy, Grant, Holder, Ownership, Renewal, Standing, WakeCallback
+from holdfast.locks.port import Busy, Grant, Holder, Ownership, Renewal, Standing, WakeCallback, require_token
 from holdfast.locks.stores import shown
 from holdfast.locks.stores.sqlite_mailbox import Mailbox, Postman
 from holdfast.locks.stores.sqlite_table import Ask, Table, Waking
@@ -86,6 +86,7 @@ class SqliteStore:
         if queue_ms and not self._has_mailbox and not self._runtime.inline():
             self._has_mailbox = True
             await self._mailbox.open()
+        require_token(token)
         ask = Ask(key, token, ttl_ms, queue_ms, fences, self._holder, self._mailbox.name)
         answer: Grant | Busy = await self._submit(lambda table: table.acquire(ask))
         return answer
@@ -94,6 +95,7 @@ class SqliteStore:
         return self._submit(lambda table: table.renew(renewals), urgent=True)
 
     def release(self, key: str, token: str) -> Awaitable[bool]:
+        require_token(token)
         return self._submit(lambda table: table.release(key, token))
 
     def evict(self, key: str, fence: int, *, reason: str) -> Awaitable[bool]:

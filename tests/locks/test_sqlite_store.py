@@ -1,0 +1,180 @@
+"""What is special to locks in SQLite: the file, the host's clock, processes that share it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast.locks.errors import StoreRefused
+from holdfast.locks.port import Busy, Grant, LockStore
+from holdfast.locks.runtime import SYSTEM
+from holdfast.locks.stores import open_store
+from holdfast.locks.stores.sqlite import SqliteStore
+from holdfast.locks.stores.sqlite_writer import SCHEMA_VERSION
+from locks.virtual import VirtualRuntime, on_virtual_time
+
+A, B = "a" * 32, "b" * 32
+
+
+def made(path: Path) -> LockStore:
+    return open_store(f"sqlite:///{path}", holder="test", prefix="t:", runtime=SYSTEM)
+
+
+async def refused(path: Path) -> StoreRefused:
+    with pytest.raises(StoreRefused) as caught:
+        await made(path).open()
+    return caught.value
+
+
+async def test_full_disk_refuses_what_it_cannot_keep_and_loses_nothing(tmp_path: Path) -> None:
+    store = made(tmp_path / "locks.db")
+    assert isinstance(store, SqliteStore)
+    await store.open()
+    held = await store.acquire("t:held", A, ttl_ms=60_000)
+    connection = store._shared.writer._connection
+    assert connection is not None
+    limit = connection.pragma("max_page_count", connection.pragma("page_count") + 2)
+
+    async def fill() -> None:
+        for n in range(2000):
+            await store.acquire(f"t:{n:0400d}", A, ttl_ms=60_000)
+
+    with pytest.raises(StoreRefused, match="disk is full") as caught:
+        await fill()
+    assert "Free some space" in caught.value.next_step
+    # Reads go on, what was granted stands, and with room again so do writes.
+    holder = await store.find_holder("t:held")
+    assert isinstance(held, Grant)
+    assert holder is not None
+    assert holder.fence == held.fence
+    connection.pragma("max_page_count", limit + 100_000)
+    assert isinstance(await store.acquire("t:again", A, ttl_ms=60_000), Grant)
+    await store.close()
+
+
+async def test_damaged_file_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "locks.db"
+    path.write_bytes(b"SQLite format 3\0" + b"\xff" * 4096)
+    before = path.read_bytes()
+
+    error = await refused(path)
+
+    assert "backup" in error.next_step
+    assert path.read_bytes() == before
+
+
+async def test_text_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database, but long enough to be read as one\n" * 100)
+
+    assert "not a SQLite database" in str(await refused(path))
+
+
+async def test_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    assert "folder" in (await refused(tmp_path / "file/locks.db")).next_step
+
+
+async def test_writing_to_a_read_only_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "locks.db"
+    store = made(path)
+    await store.open()
+    await store.close()
+    # The tests may run as root, whom no mode stops: SQLite's own read-only mode gives the real error.
+    with apsw.Connection(f"file:{path}?mode=ro", apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READONLY) as reader:
+        with pytest.raises(apsw.ReadOnlyError) as error:
+            reader.execute("DELETE FROM holdfast_locks")
+    assert isinstance(store, SqliteStore)
+    typed = store._shared.writer._typed(error.value)
+
+    assert isinstance(typed, StoreRefused)
+    assert "owner and mode" in typed.next_step
+
+
+async def test_file_of_a_newer_release_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "locks.db"
+    store = made(path)
+    await store.open()
+    await store.close()
+    with apsw.Connection(str(path)) as newer:
+        newer.pragma("user_version", SCHEMA_VERSION + 1)
+
+    assert "Upgrade" in (await refused(path)).next_step
+
+
+@on_virtual_time
+async def test_after_a_reboot_nobody_holds_anything_and_fences_go_on(runtime: VirtualRuntime, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'locks.db'}"
+    before = open_store(url, holder="before", prefix="t:", runtime=runtime)
+    await before.open()
+    held = await before.acquire("t:k", A, ttl_ms=3_600_000)
+    assert isinstance(held, Grant)
+    await before.close()
+
+    runtime.boot = "another-boot"
+    after = open_store(url, holder="after", prefix="t:", runtime=runtime)
+    await after.open()
+    taken = await after.acquire("t:k", B, ttl_ms=60_000)
+    await after.close()
+
+    assert isinstance(taken, Grant)
+    assert taken.fence > held.fence
+
+
+async def test_history_is_pruned_after_a_day(tmp_path: Path) -> None:
+    path = tmp_path / "locks.db"
+    store = made(path)
+    await store.open()
+    await store.acquire("t:k", A, ttl_ms=60_000)
+    await store.close()
+    with apsw.Connection(str(path)) as clock:
+        clock.execute("UPDATE holdfast_history SET at = at - 90000")
+    again = made(path)
+    await again.open()
+    for n in range(500):
+        await again.release("t:k", f"{n:032d}")
+    lines = await again.list_history("t:k")
+    await again.close()
+
+    assert lines == []
+
+
+async def test_processes_share_a_file(tmp_path: Path) -> None:
+    """A second, real process is excluded, and woken by the release."""
+    path = tmp_path / "locks.db"
+    store = made(path)
+    await store.open()
+    await store.acquire("t:k", A, ttl_ms=60_000)
+    script = (
+        "import asyncio, sys\n"
+        "from holdfast.locks import Locks, LockClass\n"
+        "async def main():\n"
+        "    async with Locks(sys.argv[1], prefix='t:') as locks:\n"
+        "        print('waiting', flush=True)\n"
+        "        async with locks.hold(LockClass('other', ttl=5, key_prefix=''), 'k', wait=20): print('held', flush=True)\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, f"sqlite:///{path}"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert await asyncio.to_thread(process.stdout.readline) == "waiting\n"
+        while (await waiters(store)) == 0:
+            await asyncio.sleep(0.01)
+        assert isinstance(await store.acquire("t:k", B, ttl_ms=60_000), Busy)
+        await store.release("t:k", A)
+        assert await asyncio.to_thread(process.stdout.readline) == "held\n"
+        assert await asyncio.to_thread(process.wait) == 0
+    await store.close()
+
+
+async def waiters(store: LockStore) -> int:
+    holder = await store.find_holder("t:k")
+    assert holder is not None
+    return holder.waiters
