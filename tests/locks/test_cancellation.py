@@ -281,8 +281,9 @@ with SyncLocks(url, holder="other") as other, SyncLocks(url) as locks:
         raise SystemExit("not interrupted")
     except KeyboardInterrupt:
         pass
+    time.sleep(1.2)  # longer than a waiter needs to confirm its place
     other.release(lease)
-    time.sleep(0.3)
+    time.sleep(0.1)
     holder = other.inspect(JOB, "x")
     raise SystemExit(f"held by {{holder}}" if holder else 0)
 """

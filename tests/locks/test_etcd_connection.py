@@ -279,7 +279,7 @@ async def test_closing_leaves_no_task_behind(server: servers.Server) -> None:
 async def test_clients_that_vanish_in_the_middle_leave_the_server_alive(server: servers.Server) -> None:
     """etcd before 3.4.20 and 3.5.5 panics if it loses the client of a read-only transaction."""
     keys = [f"p:{n}" for n in range(20)]
-    for n in range(100):
+    for n in range(50):
         store = make(server.url)
         await store.open()
         verbs = [

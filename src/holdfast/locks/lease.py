@@ -42,6 +42,7 @@ class Lease:
         "in_turn",
         "key",
         "lock_class",
+        "look_at",
         "lost",
         "released",
         "renewing",
@@ -76,6 +77,8 @@ class Lease:
         #: A renewal is under way; the keeper sends no second one beside it.
         self.renewing = False
         self._belief = belief
+        #: When the keeper must look at it again: to renew it, or to end it.
+        self.look_at = min(belief.due, belief.trusted_until)
         self._runtime = runtime
         self._observer = observer
         self._on_loss: Callable[[], None] | None = None
@@ -163,11 +166,15 @@ class Lease:
                 spread=0.8 + self._runtime.jitter(0.2),
                 hold_until=self._belief.hold_until,
             )
+            self.look_at = min(self._belief.due, self._belief.trusted_until)
             self.suspect = False
 
     def renewal_failed(self, *, tried_at: float, error: str) -> None:
         if self.lost is None:
             self._belief = doubt(self._belief, self.lock_class.renewal, tried_at=tried_at)
+            # Too many failures end it at once, not at the next try.
+            spent = self._belief.failures >= self.lock_class.renewal.failures_max
+            self.look_at = tried_at if spent else min(self._belief.due, self._belief.trusted_until)
             self._observer.renewal_failed(self.lock_class, self.key, failures=self._belief.failures, error=error)
 
     def not_owned(self, standing: Standing, *, operation: str) -> None:

@@ -134,10 +134,11 @@ class Locks:
             if not already:
                 self._leave(queue)
             raise
-        lease.released = True
         heir = queue.pass_on(lease) if queue is not None else None
+        lease.released = True
         if heir is not None:
             self._keeper.watch(heir)
+            self._front.released(lease)
             return
         try:
             if not lease.fallback and not await self._store.release(lease.key, lease.token):

@@ -51,13 +51,15 @@ class LoggingObserver:
         self._logger = logger or logging.getLogger("holdfast.locks")
 
     def acquired(self, lock_class: LockClass, key: str, *, fence: int, waited_s: float) -> None:
-        self._debug("lock.acquired", lock_class, lock_key=key, fence=fence, waited_s=waited_s)
+        if self._logger.isEnabledFor(logging.DEBUG):
+            self._log(logging.DEBUG, "lock.acquired", lock_class, lock_key=key, fence=fence, waited_s=waited_s)
 
     def waited(self, lock_class: LockClass, key: str, *, waited_s: float) -> None:
         self._log(logging.INFO, "lock.wait_ended", lock_class, lock_key=key, waited_s=waited_s)
 
     def renewed(self, lock_class: LockClass, count: int) -> None:
-        self._debug("lock.renewed", lock_class, count=count)
+        if self._logger.isEnabledFor(logging.DEBUG):
+            self._log(logging.DEBUG, "lock.renewed", lock_class, count=count)
 
     def renewal_failed(self, lock_class: LockClass, key: str, *, failures: int, error: str) -> None:
         self._log(logging.WARNING, "lock.renewal_failed", lock_class, lock_key=key, failures=failures, error=error)
@@ -73,7 +75,8 @@ class LoggingObserver:
         self._log(logging.WARNING, "lock.fallback", lock_class, lock_key=key)
 
     def released(self, lock_class: LockClass, key: str, *, held_s: float) -> None:
-        self._debug("lock.released", lock_class, lock_key=key, held_s=held_s)
+        if self._logger.isEnabledFor(logging.DEBUG):
+            self._log(logging.DEBUG, "lock.released", lock_class, lock_key=key, held_s=held_s)
 
     def release_skipped(self, lock_class: LockClass, key: str, *, reason: LossReason) -> None:
         self._log(logging.INFO, "lock.release_skipped", lock_class, lock_key=key, reason=reason)
@@ -86,11 +89,6 @@ class LoggingObserver:
 
     def policy_changed(self, lock_class: LockClass, *, reason: str, for_s: float | None) -> None:
         self._log(logging.WARNING, "lock.policy_changed", lock_class, reason=reason, for_s=for_s)
-
-    def _debug(self, event: str, lock_class: LockClass, **values: object) -> None:
-        # The hot path: most programs do not listen at DEBUG.
-        if self._logger.isEnabledFor(logging.DEBUG):
-            self._log(logging.DEBUG, event, lock_class, **values)
 
     def _log(self, level: int, event: str, lock_class: LockClass, **values: object) -> None:
         values = {"namespace": lock_class.name, **values}

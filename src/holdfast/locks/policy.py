@@ -143,7 +143,7 @@ class LockClass:
                 f"lock key {item!r} of class {self.name!r}: use printable characters without spaces, at least one"
             )
         key = f"{self.key_prefix}{item}"
-        if len(key.encode()) > KEY_BYTES_MAX:
+        if len(key) > KEY_BYTES_MAX / 4 and len(key.encode()) > KEY_BYTES_MAX:
             raise ValueError(f"lock key of class {self.name!r} is longer than {KEY_BYTES_MAX} bytes: {item[:40]!r}…")
         return key
 

@@ -82,7 +82,7 @@ class SystemRuntime:
             return f"booted-{round((time.time() - suspend_aware_now()) / 60)}"
 
     def jitter(self, seconds: float) -> float:
-        return seconds * random.uniform(0.5, 1.0)  # noqa: S311  (spreads load, guards nothing)
+        return seconds * (0.5 + 0.5 * random.random())  # noqa: S311  (spreads load, guards nothing)
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

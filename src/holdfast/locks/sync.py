@@ -71,7 +71,7 @@ class SyncLocks:
 
     def open(self) -> None:
         """Connect. Raises `Unavailable` or `StoreRefused`, which name the store and the next step."""
-        self._ask(self._keeper.store.open)
+        self._ask(self._keeper.open)
 
     def close(self) -> None:
         """Stop renewing and disconnect. Leases still held run out by themselves."""

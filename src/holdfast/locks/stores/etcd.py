@@ -126,7 +126,11 @@ class EtcdStore:
                 # Who is first stays first: a later contender cannot get a lower revision.
                 left = mine is not None and await self._leave(key, mine, "released" if mine == first else "")
                 released = left and mine == first
-            await self._settle(name)
+            try:
+                await self._settle(name)
+            except Unavailable as why:
+                why.applied = None  # the rest has been done
+                raise
         return released
 
     async def evict(self, key: str, fence: int, *, reason: str) -> bool:
@@ -288,10 +292,7 @@ class EtcdStore:
         return outcome.succeeded
 
     async def _settle(self, name: bytes) -> None:
-        """End what an entry without an answer (cancelled, timed out, cut off) may have left, or may yet bring.
-
-        It can still be on its way, behind our look. Without its lease it is refused when it arrives.
-        """
+        """End what unanswered entries (cancelled, late, cut off) left, or will: without a lease they are refused."""
         for lease in [lease for lease, whose in self._in_doubt.items() if whose == name]:
             await self._gateway.revoke_lease(lease)
             self._in_doubt.pop(lease, None)

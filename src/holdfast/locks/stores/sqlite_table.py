@@ -45,17 +45,22 @@ class Table:
     def __init__(self, connection: apsw.Connection, runtime: Runtime) -> None:
         # Rows come back as whatever their columns hold; the schema is what types them.
         self._execute: Callable[..., Any] = connection.execute
+        self._execute_many = connection.executemany
         self._now_ms = int(runtime.now() * 1000)
         self._wall_us = runtime.wall_us()
         self._last_fence: int | None = None
         self._fence_moved = False
+        self._waiters: bool | None = None
+        self._lines: list[tuple[str, int, str, str, float, str]] = []
         self.wakings: list[Waking] = []
 
     def acquire(self, ask: Ask) -> Grant | Busy:
         row = self._find(ask.key)
         if row is None:
             # Free: it goes to the first live waiter, and to the caller only if nobody is ahead.
-            row = self._hand_over(ask.key) or self._grant(ask, ask.ttl_ms)
+            row = self._hand_over(ask.key)
+            if row is None:
+                return Grant(self._grant(ask, ask.ttl_ms)[1])
         token, fence, holder, expires = row
         if token == ask.token:
             self._execute("UPDATE holdfast_locks SET expires = ? WHERE key = ?", (self._now_ms + ask.ttl_ms, ask.key))
@@ -91,6 +96,7 @@ class Table:
         return list(self._holders("key > ? AND substr(key, 1, ?) = ?", (after, len(prefix), prefix), limit))
 
     def list_history(self, key: str, limit: int) -> list[Ownership]:
+        self._write_lines()
         rows = self._execute(
             "SELECT fence, holder, event, at, note FROM holdfast_history WHERE key = ? ORDER BY id DESC LIMIT ?",
             (key, limit),
@@ -120,6 +126,7 @@ class Table:
         """Write what the transaction's grants have in common. Must precede the commit."""
         if self._fence_moved:
             self._set_meta("last_fence", self._last_fence)
+        self._write_lines()
 
     def _find(self, key: str) -> tuple[str, int, str, int] | None:
         """The unexpired holder's row: token, fence, holder, expires."""
@@ -141,6 +148,8 @@ class Table:
 
     def _hand_over(self, key: str) -> tuple[str, int, str, int] | None:
         """Grant a free lock to its first live waiter."""
+        if not self._anybody_waits():
+            return None
         waiting = self._execute(
             "SELECT place, token, ttl_ms, queue_ms, fences, alive_until, holder, mailbox "
             "FROM holdfast_waiters WHERE key = ? ORDER BY place",
@@ -154,7 +163,14 @@ class Table:
                 return self._grant(Ask(key, token, ttl_ms, queue_ms, fences, holder, mailbox), min(ttl_ms, queue_ms))
         return None
 
+    def _anybody_waits(self) -> bool:
+        """For any lock at all, asked once per transaction: mostly nobody does."""
+        if self._waiters is None:
+            self._waiters = self._execute("SELECT EXISTS (SELECT 1 FROM holdfast_waiters)").fetchone() == (1,)
+        return self._waiters
+
     def _enqueue(self, ask: Ask) -> None:
+        self._waiters = True
         self._execute(
             "INSERT INTO holdfast_waiters (key, token, ttl_ms, queue_ms, fences, alive_until, holder, mailbox) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key, token) DO UPDATE SET alive_until = excluded.alive_until",
@@ -195,10 +211,15 @@ class Table:
         return first
 
     def _record(self, key: str, fence: int, holder: str, event: str, note: str = "") -> None:
-        self._execute(
-            "INSERT INTO holdfast_history (key, fence, holder, event, at, note) VALUES (?, ?, ?, ?, ?, ?)",
-            (key, fence, holder, event, self._wall_us / 1e6, note),
-        )
+        self._lines.append((key, fence, holder, event, self._wall_us / 1e6, note))
+
+    def _write_lines(self) -> None:
+        if self._lines:
+            self._execute_many(
+                "INSERT INTO holdfast_history (key, fence, holder, event, at, note) VALUES (?, ?, ?, ?, ?, ?)",
+                self._lines,
+            )
+            self._lines.clear()
 
     def _holders(self, where: str, values: tuple[object, ...], limit: int) -> Iterable[Holder]:
         rows = self._execute(
