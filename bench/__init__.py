@@ -1,0 +1,1 @@
+"""How fast the locks are, measured against other libraries: `make bench`."""

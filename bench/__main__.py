@@ -1,0 +1,91 @@
+"""`python -m bench`: measure, print the table, keep it in bench/report.md. Exits 1 if a goal is missed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from bench import guards, handoff, postgres_free, redis_free, redis_threads, renewal, sqlite_file
+from bench.harness import ROOT, ContenderFailed, Sample, repeat
+from bench.places import Places
+from bench.subject import Subject
+from bench.table import MISSED, Row, as_text
+
+SUBJECTS: Sequence[Subject] = (
+    redis_free.FIFTY_TASKS,
+    redis_free.ONE_TASK,
+    redis_threads.THREADS,
+    handoff.BETWEEN,
+    handoff.INSIDE,
+    renewal.RENEWAL,
+    postgres_free.POSTGRES,
+    sqlite_file.SQLITE,
+    guards.POSTGRES,
+    guards.SQLITE,
+)
+REPORT = ROOT / "bench/report.md"
+
+
+def main() -> int:
+    names = [subject.name for subject in SUBJECTS]
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the locks against other libraries.")
+    parser.add_argument("--only", metavar="NAME", choices=names, action="append", help=f"one of {', '.join(names)}")
+    parser.add_argument("--repetitions", metavar="N", type=int, help="instead of each subject's own number")
+    parser.add_argument("--quick", action="store_true", help="a third of the repetitions: a first look, in two minutes")
+    asked = parser.parse_args()
+
+    started = time.monotonic()
+    places = Places()
+    rows: list[Row] = []
+    try:
+        for subject in SUBJECTS:
+            if not asked.only or subject.name in asked.only:
+                repetitions = asked.repetitions or max(
+                    1, subject.repetitions // 3 if asked.quick else subject.repetitions
+                )
+                rows += measured(subject, repetitions, places)
+        conditions = places.described()
+    finally:
+        places.close()
+
+    spent = time.monotonic() - started
+    report = "\n".join([as_text(rows), "", *(f"- {line}" for line in conditions), f"- measured in {spent:.0f} s"])
+    print(report)
+    partial = bool(asked.only or asked.quick or asked.repetitions)
+    if not partial:
+        REPORT.write_text(f"# Benchmarks\n\n{HOW_TO_READ}\n\n{report}\n")
+    return int(any(row.verdict.startswith(MISSED) for row in rows))
+
+
+HOW_TO_READ = (
+    "Made by `make bench`. A ratio is computed inside a repetition and is the median of all of them; "
+    "the absolute figures belong to this machine on this day."
+)
+
+
+def measured(subject: Subject, repetitions: int, places: Places) -> list[Row]:
+    """The subject's rows; a single one that says why, if it could not be measured."""
+    url = places.url(subject.server)
+    samples: list[Sample] = []
+    started = time.monotonic()
+    try:
+        place = {"url": url, "seconds": subject.seconds}
+        for sample in repeat(subject.contenders, repetitions, place, before=lambda: places.clean(subject.server)):
+            samples.append(sample)
+            shown = "; ".join(f"{name} {_brief(figures)}" for name, figures in sorted(sample.items()))
+            took = time.monotonic() - started
+            print(f"{subject.name} {len(samples)}/{repetitions} ({took:.0f} s): {shown}", file=sys.stderr, flush=True)
+    except ContenderFailed as failure:
+        print(failure, file=sys.stderr, flush=True)
+        return [Row(work=subject.name, ours="could not be measured", verdict=MISSED)]
+    return subject.rows(samples)
+
+
+def _brief(figures: dict[str, float]) -> str:
+    return " ".join(f"{name}={value:.4g}" for name, value in figures.items())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
