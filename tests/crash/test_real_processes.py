@@ -1,6 +1,6 @@
 """Real processes on real servers: stopped past their ttl, killed, or burning CPU. Row 47.
 
-A Redis primary replaced by a lagging replica is in tests/locks/test_redis_store.py.
+A Redis primary replaced by a lagging replica is in tests/locks/test_redis_places.py.
 """
 
 from __future__ import annotations

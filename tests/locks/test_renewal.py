@@ -140,6 +140,18 @@ async def test_work_lives_far_past_its_ttl_while_renewals_succeed(runtime: Virtu
         check_history(network.history)
 
 
+@on_virtual_time
+async def test_a_lease_ends_at_max_hold_however_well_it_renews(runtime: VirtualRuntime) -> None:
+    async with await memory(runtime) as network, network.locks() as locks:
+        started = runtime.now()
+        work = Work(locks, LockClass("job", ttl=3, max_hold=20), runtime)
+        await work.task
+
+        assert 19 < work.stopped_at - started <= 20.1
+        assert work.lost is not None
+        assert work.lost.reason is LossReason.EXPIRED
+
+
 @pytest.mark.parametrize("ending", ["release", "cancel", "close"])
 @on_virtual_time
 async def test_renewing_stops_with_the_work(runtime: VirtualRuntime, ending: str) -> None:

@@ -203,7 +203,7 @@ async def replica_of(
 
 @on_virtual_time
 async def test_schedule_08_a_lagging_replica_is_promoted(runtime: VirtualRuntime, tmp_path: Path) -> None:
-    """A real Redis primary and its replica: tests/locks/test_redis_store.py."""
+    """A real Redis primary and its replica: tests/locks/test_redis_places.py."""
     fences, promoted = await replica_of(runtime, tmp_path, grants_seen=100, grants=151)
 
     assert await granted(promoted) > max(fences)
