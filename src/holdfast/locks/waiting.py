@@ -64,41 +64,38 @@ class WaitingRoom:
         or may have been granted the lock since.
         """
         waiter = self._waiters[token] = _Waiter(key)
+        now = self._runtime.now
+        sent_at = started = now()
+        deadline = started + wait_s
+        queue_ms = QUEUE_MS if wait_s else 0
         try:
-            return await self._until_granted(waiter, lock_class, token, wait_s, fences)
+            while True:
+                try:
+                    reply = await self._store.acquire(
+                        key, token, ttl_ms=lock_class.ttl_ms, queue_ms=queue_ms, fences=fences
+                    )
+                except Unavailable:
+                    if now() + RETRY_S >= deadline:
+                        raise
+                    await asyncio.sleep(self._runtime.jitter(RETRY_S))
+                else:
+                    if isinstance(reply, Busy):
+                        await self._wait_in_line(waiter, reply, started, deadline)
+                    elif now() < sent_at + lock_class.renewal.trust_s:
+                        return reply, sent_at
+                    elif now() >= deadline:
+                        raise Unavailable(key, "the grant came after its trust window had ended", applied=None)
+                    # Else the answer waited while we did not run, and its window is over: ask again, same token.
+                sent_at = now()
         finally:
             del self._waiters[token]
 
-    async def _until_granted(
-        self, waiter: _Waiter, lock_class: LockClass, token: str, wait_s: float, fences: int
-    ) -> tuple[Grant, float]:
-        now = self._runtime.now
-        started = now()
-        deadline = started + wait_s
-        queue_ms = QUEUE_MS if wait_s else 0
-        while True:
-            sent_at = now()
-            try:
-                reply = await self._store.acquire(
-                    waiter.key, token, ttl_ms=lock_class.ttl_ms, queue_ms=queue_ms, fences=fences
-                )
-            except Unavailable:
-                if now() + RETRY_S >= deadline:
-                    raise
-                await asyncio.sleep(self._runtime.jitter(RETRY_S))
-                continue
-            if isinstance(reply, Grant):
-                if now() < sent_at + lock_class.renewal.trust_s:
-                    return reply, sent_at
-                # The answer waited while we did not run: its window is over. Ask again, same token.
-                if now() >= deadline:
-                    raise Unavailable(waiter.key, "the grant came after its trust window had ended", applied=None)
-                continue
-            left = deadline - now()
-            if left <= 0:
-                retry_in_s = max(0.0, reply.remaining_ms / 1000)
-                raise LockBusy(waiter.key, waited_s=now() - started, holder=reply.holder, retry_in_s=retry_in_s)
-            await waiter.sleep(min(left, self._pause(reply)))
+    async def _wait_in_line(self, waiter: _Waiter, reply: Busy, started: float, deadline: float) -> None:
+        now = self._runtime.now()
+        if now >= deadline:
+            retry_in_s = max(0.0, reply.remaining_ms / 1000)
+            raise LockBusy(waiter.key, waited_s=now - started, holder=reply.holder, retry_in_s=retry_in_s)
+        await waiter.sleep(min(deadline - now, self._pause(reply)))
 
     def _pause(self, reply: Busy) -> float:
         """Until the place in the queue must be confirmed, or the holder would expire; jittered, so
