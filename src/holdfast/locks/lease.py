@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.locks.errors import LeaseLost, LossReason, NotOwned
+from holdfast.locks.guards import guard
 from holdfast.locks.policy import OnRenewalFailure
 from holdfast.locks.renewal import Belief, Verdict, believe, doubt, judge, why_abandoned, why_not_owned
 from holdfast.locks.runtime import fork_generation
@@ -133,8 +134,6 @@ class Lease:
         Accepts connections of asyncpg, psycopg, SQLAlchemy, sqlite3, apsw and redis-py; see
         `holdfast.locks.guards.guard`.
         """
-        from holdfast.locks.guards import guard  # noqa: PLC0415  (no guard, no import)
-
         return guard(self, connection, resource, seq=seq, once_per_fence=once_per_fence)
 
     def fence_refused(self, resource: str) -> None:

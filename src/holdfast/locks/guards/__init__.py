@@ -8,20 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from holdfast.locks.guards.fenced import Fenced
-from holdfast.locks.guards.redis import AsyncClient, AsyncRedisGuard, Client, RedisGuard
 from holdfast.locks.guards.sql import Guard, Session, SessionGuard
 
-__all__ = ["AsyncRedisGuard", "Fenced", "Guard", "RedisGuard", "guard"]
+if TYPE_CHECKING:
+    from holdfast.locks.guards.redis import AsyncClient, AsyncRedisGuard, Client, RedisGuard
+
+__all__ = ["Fenced", "Guard", "guard"]
 
 C = TypeVar("C")
 
-# The package and the name of each class that is served; its subclasses are, too.
+# The package and the name of each class that is served, and what serves it; its subclasses are, too.
+_GUARDS = {
+    "asyncpg.Connection": ("postgres", "AsyncpgGuard"),
+    "asyncpg.PoolConnectionProxy": ("postgres", "AsyncpgGuard"),
+    "sqlite3.Connection": ("sqlite", "Sqlite3Guard"),
+    "apsw.Connection": ("sqlite", "ApswGuard"),
+}
 _SESSIONS = {
-    "asyncpg.Connection": ("postgres", "AsyncpgSession"),
-    "asyncpg.PoolConnectionProxy": ("postgres", "AsyncpgSession"),
     "psycopg.Connection": ("postgres", "PsycopgSession"),
     "psycopg.AsyncConnection": ("postgres", "PsycopgSession"),
     "sqlalchemy.Connection": ("sqlalchemy", "SqlalchemySession"),
@@ -29,7 +35,6 @@ _SESSIONS = {
     "sqlalchemy.AsyncConnection": ("sqlalchemy", "SqlalchemySession"),
     "sqlalchemy.AsyncSession": ("sqlalchemy", "SqlalchemySession"),
 }
-_SQLITE = frozenset({"sqlite3.Connection", "apsw.Connection"})
 _REDIS = frozenset({"redis.Redis", "redis.RedisCluster"})
 _REDIS_PIPELINES = frozenset({"redis.Pipeline", "redis.ClusterPipeline"})
 
@@ -68,35 +73,39 @@ def guard(
         raise ValueError(f"a lease without a fence cannot guard {resource!r}: {lease.key!r} is held locally only")
     if not resource:
         raise ValueError("a guarded resource needs a name")
-    make, makes_redis = _served_by(conn.__class__)
-    if not makes_redis:
-        made: Guard[Any] = make(lease, conn, resource, seq=seq, once_per_fence=once_per_fence)
-        return made
-    if seq is not None:
-        raise ValueError("a Redis guard repeats single calls: pass seq to call()")
-    redis_guard: AsyncRedisGuard | RedisGuard = make(lease, conn, resource, once_per_fence=once_per_fence)
-    return redis_guard
+    made: Guard[Any] | AsyncRedisGuard | RedisGuard = _maker(conn.__class__)(lease, conn, resource, seq, once_per_fence)
+    return made
 
 
 @cache
-def _served_by(connection: type[object]) -> tuple[Callable[..., Any], bool]:
-    """What makes the guard for a type of connection, and whether that is a Redis client."""
+def _maker(connection: type[object]) -> Callable[[Fenced, Any, str, int | None, bool], Any]:
+    """What makes the guard for a type of connection."""
     names = [f"{cls.__module__.partition('.')[0]}.{cls.__name__}" for cls in connection.__mro__]
-    if not _SQLITE.isdisjoint(names):
-        return import_module("holdfast.locks.guards.sqlite").SqliteGuard, False
     for name in names:
+        if name in _GUARDS:
+            return _imported(*_GUARDS[name])
         if name in _SESSIONS:
-            module, session = _SESSIONS[name]
-            return _through(getattr(import_module(f"holdfast.locks.guards.{module}"), session)), False
+            return _through(_imported(*_SESSIONS[name]))
     # A pipeline is a Redis client, too, but one that answers later.
     if not _REDIS.isdisjoint(names) and _REDIS_PIPELINES.isdisjoint(names):
-        return AsyncRedisGuard if hasattr(connection, "aclose") else RedisGuard, True
-    served = ", ".join(sorted({*_SQLITE, *_SESSIONS, *_REDIS}))
+        return _redis(_imported("redis", "AsyncRedisGuard" if hasattr(connection, "aclose") else "RedisGuard"))
+    served = ", ".join(sorted({*_GUARDS, *_SESSIONS, *_REDIS}))
     raise TypeError(f"cannot guard through {names[0]}; these connections are served, and their subclasses: {served}")
 
 
-def _through(session: Callable[[Any], Session]) -> Callable[..., SessionGuard[Any]]:
-    def make(lease: Fenced, conn: Any, resource: str, *, seq: int | None, once_per_fence: bool) -> SessionGuard[Any]:
-        return SessionGuard(session(conn), lease, conn, resource, seq=seq, once_per_fence=once_per_fence)
+def _imported(module: str, name: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = getattr(import_module(f"holdfast.locks.guards.{module}"), name)
+    return found
+
+
+def _through(session: Callable[[Any], Session]) -> Callable[[Fenced, Any, str, int | None, bool], SessionGuard[Any]]:
+    return lambda lease, conn, resource, *options: SessionGuard(session(conn), lease, conn, resource, *options)
+
+
+def _redis(kind: Callable[..., Any]) -> Callable[[Fenced, Any, str, int | None, bool], Any]:
+    def make(lease: Fenced, client: Any, resource: str, seq: int | None, once_per_fence: bool) -> Any:  # noqa: FBT001
+        if seq is not None:
+            raise ValueError("a Redis guard repeats single calls: pass seq to call()")
+        return kind(lease, client, resource, once_per_fence=once_per_fence)
 
     return make

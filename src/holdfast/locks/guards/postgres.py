@@ -10,105 +10,134 @@ change the server's session under a client.
 from __future__ import annotations
 
 from inspect import isawaitable
+from types import TracebackType
 from typing import Any
 
-from holdfast.locks.guards.sql import CREATE_TABLE, Claim, Statements, sqlstate
+from holdfast.locks.fence import Mark
+from holdfast.locks.guards.sql import CREATE_TABLE, Claim, Guard, Statements, sqlstate, table_is_missing
 
 _DOLLARS = Statements.with_placeholders("$1", "$2", "$3")
 _PERCENTS = Statements.with_placeholders("%s", "%s", "%s")
 
 _NOT_PREPARED = "26000"
+_RAISED = "INSERT 0 1"
 
 # IF NOT EXISTS alone fails when two sessions create at once; the lock goes with the transaction.
 CREATE_LOCK = "SELECT pg_advisory_xact_lock(7525352680829580148)"
 
 
-class AsyncpgSession:
-    blocking = False
+class AsyncpgGuard(Guard[Any]):
+    """What `Guard` promises, on asyncpg. Written out: every layer above the driver would be felt."""
 
+    __slots__ = ("_began", "_savepoint")
+    _began: bool
+    """The transaction is ours: begun by a message, ended by COMMIT or ROLLBACK."""
     # asyncpg is optional and untyped, so its objects are Any here.
-    def __init__(self, conn: Any) -> None:
-        self._conn = conn
-        self._transaction: Any = None
+    _savepoint: Any
+    """The caller's own transaction is open: a block of asyncpg's in it."""
+    _isolation = None
+    """Asked for by asyncpg, of its outermost transaction. None: whatever the session's default is."""
 
-    async def open(self, claim: Claim, *, create: bool) -> bool:
-        if create or self._conn.is_in_transaction():
-            return await self._open_stepwise(claim, create=create)
+    async def __aenter__(self) -> Any:
+        conn, lease = self._conn, self._lease
+        lease.check()
+        self.mark = Mark(lease.fence, lease.next_seq() if self._seq is None else self._seq)
+        self._began, self._savepoint = False, None
         try:
-            return await self._open_at_once(_execute(claim))
+            raised = await (self._claim_in_savepoint() if conn.is_in_transaction() else self._begin_and_claim())
+            if not raised:
+                self.recognise(*await conn.fetchrow(_DOLLARS.find, self.resource))
+        except BaseException:
+            await self._rollback()
+            raise
+        return conn
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None or self.repeated:
+            # A repeat already has its effect: a body that overlooked `repeated` must not add another.
+            await self._rollback()
+            return
+        try:
+            if self.answer is not None:
+                await self._conn.execute(_DOLLARS.answer, self.answer, self.resource)
+            self._lease.check()
+            await self._commit()
+        except BaseException:
+            await self._rollback()
+            raise
+
+    def __enter__(self) -> Any:
+        raise TypeError(f"{type(self._conn).__name__} is asynchronous: use `async with`")
+
+    def __exit__(self, *_: object) -> None:
+        raise AssertionError("never entered")
+
+    async def _begin_and_claim(self) -> bool:
+        create = prepare = ""
+        while True:
+            self._began = True
+            try:
+                status = await self._conn.execute(f"BEGIN;{create}{prepare}{_execute(self)}")
+            except Exception as failure:
+                if sqlstate(failure) == _NOT_PREPARED and not prepare:
+                    prepare = f"{_prepare(self)};"
+                elif table_is_missing(failure) and not create:
+                    create = f"{CREATE_LOCK};{CREATE_TABLE};"
+                else:
+                    raise
+                await self._rollback()
+            else:
+                self._note_in_driver(self)
+                return bool(status == _RAISED)
+
+    async def _claim_in_savepoint(self, *, create: bool = False) -> bool:
+        conn = self._conn
+        savepoint = conn.transaction()
+        await savepoint.start()
+        self._savepoint = savepoint
+        try:
+            if create:
+                await conn.execute(f"{CREATE_LOCK};{CREATE_TABLE}")
+            status = await conn.execute(_DOLLARS.claiming(self), self.resource, *self.mark)
         except Exception as failure:
-            if sqlstate(failure) != _NOT_PREPARED:
+            if create or not table_is_missing(failure):
                 raise
-        await self.rollback()
-        return await self._open_at_once(f"{_prepare(claim)};{_execute(claim)}")
+            await self._rollback()
+            return await self._claim_in_savepoint(create=True)
+        return bool(status == _RAISED)
 
-    async def find(self, resource: str) -> tuple[int, int, str | None]:
-        fence, seq, answer = await self._conn.fetchrow(_DOLLARS.find, resource)
-        return fence, seq, answer
+    async def _commit(self) -> None:
+        if self._savepoint is not None:
+            savepoint, self._savepoint = self._savepoint, None
+            await savepoint.commit()
+            return
+        # COMMIT of a failed transaction is a silent rollback, and without one it is nothing.
+        if not self._conn.is_in_transaction():
+            raise RuntimeError("the body ended the guard's transaction: nothing more is committed")
+        self._note_in_driver(None)
+        status = await self._conn.execute("COMMIT;")
+        self._began = False
+        if status != "COMMIT":
+            raise RuntimeError("the body broke the guard's transaction: nothing is committed")
 
-    async def store_answer(self, resource: str, answer: str) -> None:
-        await self._conn.execute(_DOLLARS.answer, answer, resource)
+    async def _rollback(self) -> None:
+        savepoint, self._savepoint = self._savepoint, None
+        began, self._began = self._began, False
+        if self._conn.is_closed():
+            return
+        if savepoint is not None:
+            await savepoint.rollback()
+        elif began:
+            self._note_in_driver(None)
+            await self._conn.execute("ROLLBACK;")
 
-    async def commit(self) -> None:
-        transaction, self._transaction = self._transaction, None
-        await transaction.commit()
-
-    async def rollback(self) -> None:
-        transaction, self._transaction = self._transaction, None
-        if transaction is not None and not self._conn.is_closed():
-            await transaction.rollback()
-
-    async def _open_stepwise(self, claim: Claim, *, create: bool) -> bool:
-        transaction = self._conn.transaction()
-        await transaction.start()
-        self._transaction = transaction
-        if create:
-            await self._conn.execute(CREATE_LOCK)
-            await self._conn.execute(CREATE_TABLE)
-        status = await self._conn.execute(_DOLLARS.claiming(claim), claim.resource, *claim.mark)
-        return bool(status == "INSERT 0 1")
-
-    async def _open_at_once(self, claiming: str) -> bool:
-        # Through asyncpg's own transaction object, so that `conn.transaction()` nests in the body.
-        # It has no public way to send more than BEGIN; tests/locks/test_guards_sql.py watches this one.
-        transaction = self._conn.transaction()
-        opening = _Opening(transaction._connection, claiming)  # noqa: SLF001
-        transaction._connection = opening  # noqa: SLF001
-        await transaction.start()
-        transaction._connection = opening.conn  # noqa: SLF001
-        self._transaction = transaction
-        if opening.failure is not None:
-            raise opening.failure
-        return bool(opening.status == "INSERT 0 1")
-
-
-class _Opening:
-    """Stands in for a connection while a transaction starts, and sends the claim along with BEGIN.
-
-    A failure is kept rather than raised: BEGIN may have succeeded before it, so the transaction
-    must count as started, to be rolled back.
-    """
-
-    conn: Any
-    claiming: str
-    status: str
-    failure: BaseException | None
-
-    def __init__(self, conn: Any, claiming: str) -> None:
-        self.__dict__.update(conn=conn, claiming=claiming, status="", failure=None)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.conn, name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        # What the transaction notes on its connection must reach the real one.
-        setattr(self.conn, name, value)
-
-    async def execute(self, begin: str) -> None:
-        try:
-            self.__dict__["status"] = await self.conn.execute(begin + self.claiming)
-        except BaseException as failure:  # noqa: BLE001  (raised by the session)
-            self.__dict__["failure"] = failure
+    def _note_in_driver(self, outermost: AsyncpgGuard | None) -> None:
+        """Have `conn.transaction()` in the body nest: asyncpg refuses it in a transaction that it has
+        not begun. There is no public way to tell it; tests/locks/test_guards_transactions.py watches this one."""
+        conn = self._conn
+        getattr(conn, "_con", conn)._top_xact = outermost  # noqa: SLF001
 
 
 class PsycopgSession:

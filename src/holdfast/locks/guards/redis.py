@@ -15,7 +15,7 @@ import asyncio
 import hashlib
 import re
 import threading
-from importlib.resources import files
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -28,7 +28,7 @@ ANSWER_BYTES_MAX = 4096
 
 Value = str | bytes | int | float
 
-_SCRIPT = files(__package__).joinpath("redis.lua").read_text()
+_SCRIPT = Path(__file__).with_suffix(".lua").read_text()
 _SHA = hashlib.sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
 _TAG = re.compile(r"\{[^}]+\}")
 _REFUSED, _ACCEPTED, _REPEATED, _FORGOTTEN = range(4)

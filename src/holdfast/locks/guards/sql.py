@@ -107,16 +107,17 @@ class Guard(ABC, Generic[C]):
     writes again is rolled back. Read inside the guard: what was read before it is not protected.
     """
 
-    mark = NO_MARK
-    repeated = False
-    answer: str | None = None
+    __slots__ = ("_conn", "_lease", "_seq", "answer", "mark", "once_per_fence", "repeated", "resource")
 
-    def __init__(self, lease: Fenced, conn: C, resource: str, *, seq: int | None, once_per_fence: bool) -> None:
-        self.resource = resource
-        self.once_per_fence = once_per_fence
+    def __init__(self, lease: Fenced, conn: C, resource: str, seq: int | None, once_per_fence: bool) -> None:  # noqa: FBT001  (keywords end at `guard`)
         self._lease = lease
         self._conn = conn
         self._seq = seq
+        self.resource = resource
+        self.once_per_fence = once_per_fence
+        self.mark = NO_MARK
+        self.repeated = False
+        self.answer: str | None = None
 
     def set_answer(self, answer: str) -> None:
         """Keep `answer` with the mark, in this transaction, for whoever repeats this operation."""
@@ -147,12 +148,12 @@ class Guard(ABC, Generic[C]):
 
 
 class SessionGuard(Guard[C]):
-    """The guard of every driver that may wait. The flow is written once, as coroutines."""
+    """The guard of drivers behind a session: the flow is written once, as coroutines."""
 
-    def __init__(
-        self, session: Session, lease: Fenced, conn: C, resource: str, *, seq: int | None, once_per_fence: bool
-    ) -> None:
-        super().__init__(lease, conn, resource, seq=seq, once_per_fence=once_per_fence)
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session, lease: Fenced, conn: C, resource: str, *options: Any) -> None:
+        super().__init__(lease, conn, resource, *options)
         self._session = session
 
     async def __aenter__(self) -> C:

@@ -2,7 +2,9 @@
 
 One connection carries everything. While one batch is under way, the requests that arrive are
 collected and go out as the next one, so a batch costs one round trip and one commit however many
-tasks share it. A second connection listens for wake-ups, from the first queued acquire on.
+tasks share it. (Two connections that take turns were slower: their batches are half as large, and a
+batch alone costs as much as twenty requests.) Another connection listens for wake-ups, from the
+first acquire on that had to queue; for what was said before it listened, everybody is woken once.
 
 Grants and renewals are as durable as commits are on that server: with `synchronous_commit = off` a
 crash may forget the last ones (later fences are higher all the same, by the clock). A release is not
@@ -64,24 +66,16 @@ def open_store(url: str, *, holder: str, prefix: str, runtime: Runtime, timeout_
     return PostgresStore(url, holder=holder, runtime=runtime, timeout_s=timeout_s)
 
 
-class _Acquire(NamedTuple):
+class _Request(NamedTuple):
+    """An acquire, or a release: that one has a ttl of 0."""
+
     key: str
-    digest: str
+    token: str
     ttl_ms: int
     queue_ms: int
     fences: int
     deadline: float
-    done: asyncio.Future[Grant | Busy]
-
-
-class _Release(NamedTuple):
-    key: str
-    digest: str
-    ttl_ms: int  # 0 tells it from an acquire
-    queue_ms: int
-    fences: int
-    deadline: float
-    done: asyncio.Future[bool]
+    done: asyncio.Future[Any]
 
 
 class _Renew(NamedTuple):
@@ -113,8 +107,8 @@ class PostgresStore:
         self._waiters: dict[str, str] = {}
         self._open = False
         self._connection: asyncpg.Connection | None = None
-        self._releases: list[_Release | _Acquire] = []
-        self._acquires: list[_Release | _Acquire] = []
+        self._releases: list[_Request] = []
+        self._acquires: list[_Request] = []
         self._acquiring: set[str] = set()
         self._renewals: list[_Renew] = []
         self._queries: list[_Exchange] = []
@@ -154,10 +148,7 @@ class PostgresStore:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Grant | Busy] = loop.create_future()
         if self._admits(done):
-            digest = _digest(token)
-            if queue_ms > 0:
-                self._expect_wake(digest, token)
-            self._acquires.append(_Acquire(key, digest, ttl_ms, queue_ms, fences, loop.time() + self._timeout_s, done))
+            self._acquires.append(_Request(key, token, ttl_ms, queue_ms, fences, loop.time() + self._timeout_s, done))
             self._acquiring.add(key)
         return done
 
@@ -166,12 +157,10 @@ class PostgresStore:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[bool] = loop.create_future()
         if self._admits(done):
-            digest = _digest(token)
-            self._waiters.pop(digest, None)
             # Releases go first, but never past an earlier acquire of the same key: an acquire whose
             # caller has given up would then be granted after the release that was to undo it.
             lane = self._acquires if key in self._acquiring else self._releases
-            lane.append(_Release(key, digest, 0, 0, 0, loop.time() + self._timeout_s, done))
+            lane.append(_Request(key, token, 0, 0, 0, loop.time() + self._timeout_s, done))
         return done
 
     def renew(self, renewals: Sequence[Renewal]) -> Awaitable[list[Standing]]:
@@ -247,7 +236,7 @@ class PostgresStore:
         taken += self._acquires[:room]
         self._acquires = self._acquires[room:]
         self._acquiring = {request.key for request in self._acquires}
-        firsts: dict[str, _Release | _Acquire] = {}
+        firsts: dict[str, _Request] = {}
         repeats = [request for request in taken if firsts.setdefault(request.key, request) is not request]
         batch = [firsts[key] for key in sorted(firsts)] + repeats
         self._collect_in -= len(batch)
@@ -257,27 +246,36 @@ class PostgresStore:
             self._queries.append(_Exchange(_COLLECT, (), deadline, (), lambda rows: None))
         return self._batch_exchange(batch, len(firsts))
 
-    def _batch_exchange(self, batch: list[_Release | _Acquire], firsts: int) -> _Exchange:
-        keys, digests, ttls, queues, fences, deadlines, waiting = zip(*batch, strict=True)
+    def _batch_exchange(self, batch: list[_Request], firsts: int) -> _Exchange:
+        keys, tokens, ttls, queues, fences, deadlines, waiting = zip(*batch, strict=True)
+        digests = [*map(_digest, tokens)]
         arguments = (
             *(self._holder, self._channel, firsts),
             *(_array(keys, quoted=True), _array(digests)),
             *(_array(map(str, numbers)) for numbers in (ttls, queues, fences)),
         )
-        return _Exchange(_BATCH, arguments, min(deadlines), waiting, lambda rows: self._answer(batch, rows[0]))
 
-    def _answer(self, batch: list[_Release | _Acquire], row: asyncpg.Record) -> None:
-        done_keys, done_fences, *late_columns = (column or () for column in row.values())
+        def answer(rows: list[asyncpg.Record]) -> None:
+            self._answer(batch, digests, rows[0])
+
+        return _Exchange(_BATCH, arguments, min(deadlines), waiting, answer)
+
+    def _answer(self, batch: list[_Request], digests: list[str], row: asyncpg.Record) -> None:
+        done_keys, done_fences, *late_columns = (column or () for column in row)
         done = dict(zip(done_keys, done_fences, strict=True))
         late = {at - 1: answer for at, *answer in zip(*late_columns, strict=True)}
         for at, request in enumerate(batch):
             fence, holder, remaining_ms = late[at] if at in late else (done[request.key], "", 0)
-            if isinstance(request, _Release):
+            if not request.ttl_ms:
+                self._waiters.pop(digests[at], None)
                 _settle(request.done, fence > 0)
             elif fence > 0:
-                self._waiters.pop(request.digest, None)
+                self._waiters.pop(digests[at], None)
                 _settle(request.done, Grant(fence))
             else:
+                if request.queue_ms > 0:
+                    # Only now: a wake-up that overtook this answer is for all waiters of the key.
+                    self._expect_wake(digests[at], request.token)
                 _settle(request.done, Busy(holder, remaining_ms))
 
     async def _perform(self, exchange: _Exchange) -> None:
@@ -312,7 +310,8 @@ class PostgresStore:
             self._connection = None
 
     def _fail_unsent(self, failure: Exception) -> None:
-        unsent = [request.done for request in (*self._renewals, *self._releases, *self._acquires)]
+        unsent: list[asyncio.Future[Any]] = [renewal.done for renewal in self._renewals]
+        unsent += [request.done for request in (*self._releases, *self._acquires)]
         unsent += [done for query in self._queries for done in query.waiting]
         for lane in (self._renewals, self._releases, self._acquires, self._acquiring, self._queries):
             lane.clear()
