@@ -111,6 +111,51 @@ async def test_abandoned_queue_expires(server: servers.Server, prefix: str) -> N
             assert 5000 < theirs.pttl(f"{{{prefix}k}}:{name}") <= 6000
 
 
+# -- many in one run -------------------------------------------------------------------------------
+
+
+async def test_items_of_one_run_see_what_those_before_them_did(server: servers.Server, prefix: str) -> None:
+    key = f"{prefix}k"
+    async with opened(server.url, prefix) as store:
+        first = await granted(store, key, A)
+
+        released, second, again, busy, gone, left = await asyncio.gather(
+            store.release(key, A),
+            store.acquire(key, B, ttl_ms=LONG),
+            store.acquire(key, B, ttl_ms=LONG),
+            store.acquire(key, C, ttl_ms=LONG, queue_ms=5000),
+            store.release(key, A),
+            store.release(key, B),
+        )
+        third = await granted(store, key, C)
+        history = await store.list_history(key)
+
+    assert (released, gone, left) == (True, False, True)
+    assert isinstance(second, Grant)
+    assert again == second
+    assert isinstance(busy, Busy)
+    assert first < second.fence < third
+    assert [(line.event, line.fence) for line in history] == [
+        ("granted", first),
+        ("released", first),
+        ("granted", second.fence),
+        ("released", second.fence),
+        ("granted", third),
+    ]
+
+
+async def test_counter_ahead_of_the_clock_is_only_ever_raised(server: servers.Server, prefix: str) -> None:
+    ahead = SYSTEM.wall_us() + 3600 * 1_000_000
+    async with opened(server.url, prefix) as store:
+        with client(server) as theirs:
+            theirs.set(f"{prefix}fence", ahead)
+            one = await granted(store, f"{prefix}one", A)
+            assert int(theirs.get(f"{prefix}fence")) == one == ahead + 1
+            many = await asyncio.gather(*(granted(store, f"{prefix}{n}", A, fences=64) for n in range(60)))
+            assert many == [one + 1 + 64 * n for n in range(60)]
+            assert int(theirs.get(f"{prefix}fence")) == many[-1] + 63
+
+
 # -- errors ----------------------------------------------------------------------------------------
 
 

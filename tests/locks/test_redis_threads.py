@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import pytest
 import servers
@@ -15,6 +18,8 @@ from holdfast.locks.port import Busy, Grant, Renewal, Standing
 from locks.redis_setup import LONG, A, B, C, blocking, client
 
 pytest_plugins = ["locks.redis_fixtures"]
+
+T = TypeVar("T")
 
 
 @pytest.fixture(params=["single", "cluster"])
@@ -81,17 +86,43 @@ def test_eight_threads_on_one_key_exclude_each_other(server: servers.Server, pre
     assert fences == sorted(set(fences))
 
 
-def test_socket_is_dropped_after_a_timeout(own_server: servers.Server, prefix: str) -> None:
-    with blocking(own_server.url, prefix, timeout_s=0.2) as store:
-        assert isinstance(store.acquire(f"{prefix}k", A, ttl_ms=LONG), Grant)
+@pytest.mark.parametrize("main_thread", [True, False])
+def test_socket_is_dropped_after_a_timeout(own_server: servers.Server, prefix: str, main_thread: bool) -> None:
+    with blocking(own_server.url, prefix, timeout_s=0.2) as store, ThreadPoolExecutor(1) as pool:
+
+        def call(verb: Callable[..., T], *arguments: str, **options: int) -> T:
+            return verb(*arguments, **options) if main_thread else pool.submit(verb, *arguments, **options).result()
+
+        assert isinstance(call(store.acquire, f"{prefix}k", A, ttl_ms=LONG), Grant)
         own_server.pause()
-        with pytest.raises(Unavailable) as unknown:
-            store.release(f"{prefix}k", A)
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match=r"no answer within 0\.2 s") as unknown:
+            call(store.release, f"{prefix}k", A)
+        took = time.monotonic() - began
         own_server.resume()
 
         # The answer to the release must not be taken for the answer to this.
-        assert isinstance(store.acquire(f"{prefix}other", A, ttl_ms=LONG), Grant)
+        assert isinstance(call(store.acquire, f"{prefix}other", A, ttl_ms=LONG), Grant)
     assert unknown.value.applied is None
+    assert 0.2 <= took < 1.0
+
+
+def test_signals_do_not_keep_the_main_thread_waiting(own_server: servers.Server, prefix: str) -> None:
+    """The timeout does not start anew with each of them."""
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        with blocking(own_server.url, prefix, timeout_s=0.2) as store:
+            store.release(f"{prefix}k", A)
+            own_server.pause()
+            signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+            began = time.monotonic()
+            with pytest.raises(Unavailable):
+                store.release(f"{prefix}k", A)
+            assert 0.2 <= time.monotonic() - began < 1.0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        own_server.resume()
 
 
 def test_closed_store_and_dead_server_are_unavailable_to_threads(own_server: servers.Server, prefix: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -37,6 +38,7 @@ from holdfast.locks.stores.redis_wire import (
 )
 
 BACKOFF_S = 0.1
+RECEIVE_BYTES = 8192
 _HERE: Place = ("", 0)
 
 
@@ -52,6 +54,8 @@ class ThreadConnection:
                 reply = self.exchange(command(*words))
                 if isinstance(reply, ReplyError):
                     raise reply
+            if address.tls is None and threading.current_thread() is not threading.main_thread():
+                _let_kernel_time_out(self._socket, timeout_s)
         except BaseException:
             self.close()
             raise
@@ -60,7 +64,7 @@ class ThreadConnection:
         try:
             self._socket.sendall(request)
             while True:
-                replies = self._parser.feed(self._socket.recv(65536) or _hung_up())
+                replies = self._parser.feed(self._socket.recv(RECEIVE_BYTES) or _hung_up())
                 if replies:
                     return replies[0]
         except BaseException:
@@ -159,9 +163,8 @@ class RedisBlockingStore:
         except (OSError, ValueError) as why:
             if self._clustered:
                 self._owners = {}  # ask again who has the slots
-            detail = (
-                f"no answer within {self._caller.timeout_s} s" if isinstance(why, TimeoutError) else "connection lost"
-            )
+            late = isinstance(why, (TimeoutError, BlockingIOError))
+            detail = f"no answer within {self._caller.timeout_s} s" if late else "connection lost"
             raise Unavailable(self._caller.subject, detail, applied=None) from None
 
     def _connection(self, place: Place) -> ThreadConnection:
@@ -255,6 +258,16 @@ def _connected(address: Address, timeout_s: float) -> socket.socket:
     except BaseException:
         conn.close()
         raise
+
+
+def _let_kernel_time_out(conn: socket.socket, timeout_s: float) -> None:
+    """Python waits with a poll() before each send and receive: two more system calls, and twice
+    more in line for the interpreter. The kernel's own timeout starts anew after a signal, so
+    it is not for the main thread, which is the one that signals reach."""
+    conn.settimeout(None)
+    seconds, rest = divmod(max(1, round(timeout_s * 1e6)), 1_000_000)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        conn.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, rest))
 
 
 def _hung_up() -> bytes:

@@ -103,6 +103,9 @@ class ClusterLink:
         for link in links:
             await link.close()
 
+    def idle(self) -> bool:
+        return all(link.idle() for link in self._links.values())
+
     def plan(self, keys: list[str]) -> list[Sequence[int]]:
         return by_slot(keys)
 

@@ -117,6 +117,9 @@ class Connection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]  # uvloop's are not subclasses of asyncio's
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
+    def idle(self) -> bool:
+        return not self._pending
+
     def run(self, runs: Sequence[Run], *, load: bool = False) -> None:
         caller = self._caller.encoded
         encoded = [script_run(run.names, run.keys, caller, run.items, load=load) for run in runs]
@@ -235,6 +238,10 @@ class WireLink:
             connection = self._connection
             connection.drop("the store was closed")
             await connection.ended
+
+    def idle(self) -> bool:
+        """True if the server is ours to ask and has nothing else of ours to do."""
+        return self._connection is not None and self._connection.idle()
 
     def plan(self, keys: list[str]) -> list[Sequence[int]]:
         """Which items may share a run, by their indices."""

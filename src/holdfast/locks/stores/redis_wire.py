@@ -173,12 +173,16 @@ _EVAL = bulk("EVAL") + bulk(SCRIPT)
 def script_run(names: str, keys: list[str], caller: str, items: list[str], *, load: bool = False) -> bytes:
     """One run of the script. `names` and `caller` are two bulks each (see redis.lua); `load`
     sends the script itself, for a server that has forgotten it."""
-    n = len(keys)
-    parts = [f"*{7 + 2 * n}\r\n", _EVAL if load else _EVALSHA, bulk(str(n + 2)), names]
-    parts += map(bulk, keys)
-    parts.append(caller)
-    parts += map(bulk, items)
+    head = _heads[len(keys)] if not load else _head(len(keys), _EVAL)
+    parts = [head, names, *map(bulk, keys), caller, *map(bulk, items)]
     return "".join(parts).encode("utf-8", "surrogatepass")
+
+
+def _head(n: int, script: str) -> str:
+    return f"*{7 + 2 * n}\r\n{script}{bulk(str(n + 2))}"
+
+
+_heads = [_head(n, _EVALSHA) for n in range(ITEMS_PER_RUN_MAX + 1)]
 
 
 def acquire_item(token: str, *, ttl_ms: int, queue_ms: int, fences: int) -> str:
@@ -203,7 +207,7 @@ class Parser:
     def feed(self, received: bytes) -> list[Reply]:
         if self._rest:
             received = self._rest + received
-        replies = []
+        replies: list[Reply] = []
         start, end = 0, len(received)
         while start < end:
             parsed = _parse(received, start)
