@@ -91,7 +91,7 @@ async def test_writing_to_a_read_only_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(apsw.ReadOnlyError) as error:
             reader.execute("DELETE FROM holdfast_locks")
     assert isinstance(store, SqliteStore)
-    typed = store._shared.writer._typed(error.value)
+    typed = store._shared.writer.typed(error.value)
 
     assert isinstance(typed, StoreRefused)
     assert "owner and mode" in typed.next_step

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol
 
 
@@ -36,15 +37,11 @@ class Runtime(Protocol):
         """Run `main` in a daemon thread with an event loop of its own."""
 
 
-if sys.platform == "linux":
+#: On macOS CLOCK_MONOTONIC counts sleep, while time.monotonic() there does not.
+_CLOCK = time.CLOCK_BOOTTIME if sys.platform == "linux" else time.CLOCK_MONOTONIC
 
-    def suspend_aware_now() -> float:
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-else:  # CLOCK_MONOTONIC counts sleep on macOS, while time.monotonic() there does not
-
-    def suspend_aware_now() -> float:
-        return time.clock_gettime(time.CLOCK_MONOTONIC)
+#: A call of C code: it is made several times for every lock.
+suspend_aware_now: Callable[[], float] = partial(time.clock_gettime, _CLOCK)
 
 
 class _Entropy:
@@ -67,8 +64,7 @@ class _Entropy:
 class SystemRuntime:
     def __init__(self) -> None:
         self.token = _Entropy().token
-
-    now = staticmethod(suspend_aware_now)
+        self.now = suspend_aware_now
 
     def wall_us(self) -> int:
         return time.time_ns() // 1000

@@ -13,74 +13,83 @@ from urllib.parse import unquote, urlsplit
 from holdfast.locks.errors import Unavailable
 from holdfast.locks.port import Busy, Grant, Holder, Ownership, Renewal, Standing, WakeCallback, require_token
 from holdfast.locks.stores import shown
+from holdfast.locks.stores.sqlite_calls import Calls
 from holdfast.locks.stores.sqlite_mailbox import Mailbox, Postman
-from holdfast.locks.stores.sqlite_table import Ask, Table, Waking
-from holdfast.locks.stores.sqlite_writer import Request, Writer
+from holdfast.locks.stores.sqlite_table import Ask, Table
+from holdfast.locks.stores.sqlite_writer import MEMORY, Writer, join
 
 if TYPE_CHECKING:
+    import apsw
+
     from holdfast.locks.runtime import Runtime
 
 
 def open_store(url: str, *, holder: str, prefix: str, runtime: Runtime, timeout_s: float) -> SqliteStore:  # noqa: ARG001
+    return SqliteStore(path_of(url, runtime), shown(url), holder=holder, runtime=runtime, timeout_s=timeout_s)
+
+
+def path_of(url: str, runtime: Runtime) -> str:
+    """The file a URL names. One in memory gets a name, by which a store's siblings find it."""
     path = unquote(urlsplit(url).path).removeprefix("/")
     if not path:
         raise ValueError(f"{shown(url)} names no file; write sqlite:///locks.db")
-    return SqliteStore(_Shared(path, shown(url), runtime), holder=holder, runtime=runtime, timeout_s=timeout_s)
+    return f"{MEMORY}{runtime.token()}" if path == MEMORY else path
 
 
 class _Shared:
-    """What the siblings of one store have in common: the writer, and each other's wake-ups."""
+    """What the lock stores of one process and file have in common: the table, and each other's wake-ups."""
 
-    def __init__(self, path: str, url: str, runtime: Runtime) -> None:
-        self.url = url
-        self.writer = Writer(path, url, runtime, self._wake)
+    def __init__(self, writer: Writer, runtime: Runtime) -> None:
+        self.writer = writer
         self.local: dict[str, SqliteStore] = {}
-        self.users = 0
-        self._inline = runtime.inline()
+        self._runtime = runtime
         self._postman: Postman | None = None
 
-    def _wake(self, wakings: list[Waking]) -> None:
-        for mailbox, key, token in wakings:
+    def prepare(self, connection: apsw.Connection) -> None:
+        self.begin(connection).forget_other_boots(self._runtime.boot_id())
+
+    def begin(self, connection: apsw.Connection) -> Table:
+        return Table(connection, self._runtime)
+
+    def committed(self, unit: Table) -> None:
+        for mailbox, key, token in unit.wakings:
             near = self.local.get(mailbox)
             if near is not None:
                 near.wake(key, token)
-            elif not self._inline:
+            elif not self._runtime.inline():
                 self._postman = self._postman or Postman()
                 self._postman.send(mailbox, key, token)
 
-    def leave(self) -> None:
-        self.users -= 1
-        if self.users == 0:
-            self.writer.close()
-            if self._postman is not None:
-                self._postman.close()
+    def close(self) -> None:
+        if not self.local and self._postman is not None:
+            self._postman.close()
+            self._postman = None
 
 
 class SqliteStore:
-    def __init__(self, shared: _Shared, *, holder: str, runtime: Runtime, timeout_s: float) -> None:
-        self._shared = shared
+    def __init__(self, path: str, url: str, *, holder: str, runtime: Runtime, timeout_s: float) -> None:
+        self._path = path
+        self._url = url
         self._holder = holder
         self._runtime = runtime
         self._timeout_s = timeout_s
         self._mailbox = Mailbox(f"holdfast-{runtime.token()}", self._deliver)
         self._has_mailbox = False
         self._callback: WakeCallback = lambda key, token: None
-        self._waiting: set[Request] = set()
-        self._watch: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._open = False
+        self._shared: _Shared
+        self._calls: Calls | None = None
 
     async def open(self) -> None:
-        if self._open:
+        if self._calls is not None:
             return
         self._loop = asyncio.get_running_loop()
         if self._runtime.inline():
-            self._shared.writer.open()
+            self._join()
         else:
-            await self._loop.run_in_executor(None, self._shared.writer.open)
-        self._shared.users += 1
+            await self._loop.run_in_executor(None, self._join)
         self._shared.local[self._mailbox.name] = self
-        self._open = True
+        self._calls = Calls(self._shared.writer, self._shared, shown=self._url, timeout_s=self._timeout_s)
 
     async def acquire(self, key: str, token: str, *, ttl_ms: int, queue_ms: int = 0, fences: int = 1) -> Grant | Busy:
         if queue_ms and not self._has_mailbox and not self._runtime.inline():
@@ -121,47 +130,33 @@ class SqliteStore:
             self._loop.call_soon_threadsafe(self._deliver, key, token)
 
     def sibling(self) -> SqliteStore:
-        return SqliteStore(self._shared, holder=self._holder, runtime=self._runtime, timeout_s=self._timeout_s)
+        return SqliteStore(self._path, self._url, holder=self._holder, runtime=self._runtime, timeout_s=self._timeout_s)
 
     async def close(self) -> None:
-        if not self._open:
+        if self._calls is None:
             return
-        self._open = False
-        self._shared.local.pop(self._mailbox.name, None)
+        self._calls.close()
+        self._calls = None
         self._mailbox.close()
-        if self._watch is not None:
-            self._watch.cancel()
         if self._runtime.inline():
-            self._shared.leave()
+            self._leave()
         else:
-            await asyncio.get_running_loop().run_in_executor(None, self._shared.leave)
+            await asyncio.get_running_loop().run_in_executor(None, self._leave)
+
+    def _join(self) -> None:
+        part = join(self._path, self._url, self._runtime, "locks", lambda writer: _Shared(writer, self._runtime))
+        assert isinstance(part, _Shared)
+        self._shared = part
+
+    def _leave(self) -> None:
+        self._shared.local.pop(self._mailbox.name, None)
+        self._shared.writer.leave()
+        self._shared.close()
 
     def _deliver(self, key: str, token: str) -> None:
         self._callback(key, token)
 
     def _submit(self, verb: Callable[[Table], Any], *, urgent: bool = False) -> asyncio.Future[Any]:
-        if not self._open or self._loop is None:
-            raise Unavailable(self._shared.url, "the store is not open", applied=False)
-        future: asyncio.Future[Any] = self._loop.create_future()
-        request = Request(verb, future, self._loop.time() + self._timeout_s)
-        self._waiting.add(request)
-        self._shared.writer.submit(request, urgent=urgent)
-        if self._watch is None and not future.done():
-            self._watch = self._loop.call_later(self._timeout_s, self._give_up_on_overdue)
-        return future
-
-    def _give_up_on_overdue(self) -> None:
-        """One timer for all calls: fail those that are late, look again when the next one would be."""
-        assert self._loop is not None
-        self._watch = None
-        now = self._loop.time()
-        self._waiting = {request for request in self._waiting if not request.future.done()}
-        for request in self._waiting:
-            if request.deadline <= now:
-                # Set before it is read by the writer, so "not applied" is certain if it had not begun.
-                request.abandoned = True
-                applied = None if request.begun else False
-                request.future.set_exception(Unavailable(self._shared.url, "no answer in time", applied=applied))
-        pending = [request.deadline for request in self._waiting if request.deadline > now]
-        if pending:
-            self._watch = self._loop.call_at(min(pending), self._give_up_on_overdue)
+        if self._calls is None:
+            raise Unavailable(self._url, "the store is not open", applied=False)
+        return self._calls.call(verb, urgent=urgent)

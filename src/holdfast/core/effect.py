@@ -1,0 +1,68 @@
+"""Effects: what a job does to the world outside, once. prepared → committed, or *unknown*."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+
+from holdfast.core.job import JobId, Risk, Tenant
+
+
+class EffectState(StrEnum):
+    PREPARED = "prepared"
+    """About to happen, or happening, under the fence that prepared it."""
+    COMMITTED = "committed"
+    """Happened; the result is remembered."""
+    UNKNOWN = "unknown"
+    """Prepared by an attempt that ended without a word: nobody here knows whether it happened."""
+    ABSENT = "absent"
+    """A person found out that it did not happen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    tenant: Tenant
+    job_id: JobId
+    key: str
+    state: EffectState
+    fence: int
+    """Of the attempt that prepared it last."""
+    attempt: int
+    idempotency_key: str
+    """The same for every attempt: what the other side may use to recognise a repetition."""
+    result: bytes | None
+    prepared_at: float
+    settled_at: float | None
+    note: str = ""
+    """Who resolved it, and why."""
+
+
+def idempotency_key(tenant: Tenant, job_id: JobId, key: str) -> str:
+    """Stable over attempts and replays of a message, different for everything else."""
+    material = f"{tenant}\0{job_id}\0{key}".encode()
+    return hashlib.sha256(material).hexdigest()[:40]
+
+
+class Ruling(StrEnum):
+    RUN = "run"
+    """Go ahead, with the idempotency key."""
+    REMEMBERED = "remembered"
+    """It happened in an earlier attempt: here is its result."""
+    BLOCKED = "blocked"
+    """An earlier attempt may have done it. A person decides."""
+
+
+def rule_on_repeat(effect: Effect, *, fence: int, risk: Risk, idempotent: bool) -> Ruling:
+    """May an attempt with this fence perform an effect that is already in the ledger?
+
+    `idempotent` is the caller's word that the other side honours the idempotency key. Low risk
+    may be repeated; a high one never without a person, whatever the caller says.
+    """
+    if effect.state is EffectState.COMMITTED:
+        return Ruling.REMEMBERED
+    if effect.state is EffectState.ABSENT or (effect.state is EffectState.PREPARED and effect.fence == fence):
+        return Ruling.RUN
+    if risk is Risk.LOW or (risk is Risk.MEDIUM and idempotent):
+        return Ruling.RUN
+    return Ruling.BLOCKED

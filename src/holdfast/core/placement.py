@@ -1,0 +1,59 @@
+"""Placement: topic → pool → worker. The least loaded live worker of the pool that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from holdfast.core.job import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """A worker as the scheduler sees it: what it said last, and what it was given since."""
+
+    id: str
+    pool: str
+    topics: tuple[str, ...]
+    """Names, or families ending in `*`."""
+    labels: dict[str, str] = field(default_factory=dict)
+    slots: int
+    """Jobs it runs at once."""
+    backlog: int
+    """Jobs it is willing to have waiting beside those."""
+    in_hand: int
+    """Jobs dispatched to it or running on it."""
+    draining: bool
+    last_seen: float
+
+    @property
+    def room(self) -> int:
+        return self.slots + self.backlog - self.in_hand
+
+
+REQUIRE = "require."
+"""Job labels that start with this must stand on the worker without it: `require.gpu=a100` wants `gpu=a100`."""
+
+
+def place(job: Job, pool: str, workers: Iterable[WorkerView], *, alive_since: float) -> WorkerView | None:
+    """The worker to dispatch to, or None: nobody fits now."""
+    fitting = [w for w in workers if unfit(job, pool, w, alive_since=alive_since) is None]
+    return min(fitting, key=lambda w: (w.in_hand / w.slots, w.id), default=None)
+
+
+def unfit(job: Job, pool: str, worker: WorkerView, *, alive_since: float) -> str | None:
+    """Why the job cannot go to this worker, as a stable code; None if it can."""
+    if worker.pool != pool:
+        return "other-pool"
+    if not any(job.topic == t or (t.endswith("*") and job.topic.startswith(t[:-1])) for t in worker.topics):
+        return "other-topics"
+    if worker.last_seen < alive_since:
+        return "worker-silent"
+    if worker.draining:
+        return "worker-draining"
+    wanted = {name.removeprefix(REQUIRE): value for name, value in job.labels.items() if name.startswith(REQUIRE)}
+    if any(worker.labels.get(name) != value for name, value in wanted.items()):
+        return "labels-missing"
+    if worker.room <= 0:
+        return "worker-full"
+    return None

@@ -1,0 +1,115 @@
+"""Recovery: one total function from a job and the time to what must be done about it.
+
+Every state has exactly one rule here, so no row can be orphaned: `tests/core/test_recovery.py`
+walks the states and fails on one that has none. The reconciler and the replayer only carry out
+what this says.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple, assert_never
+
+from holdfast.core.job import Event, Job, State
+from holdfast.core.topic import Topic
+
+
+class Remedy(StrEnum):
+    NOTHING = "nothing"
+    DECIDE = "decide"
+    """Ask the policy again: the decision was lost on the way."""
+    DISPATCH = "dispatch"
+    """Wake the scheduler for it."""
+    REQUEUE = "requeue"
+    RETRY = "retry"
+    """The worker is gone: back to SCHEDULED, the attempt spent."""
+    FAIL = "fail"
+    """As RETRY, but no attempt is left."""
+    EXPIRE = "expire"
+    CANCEL = "cancel"
+
+
+class Action(NamedTuple):
+    remedy: Remedy
+    reason: str = ""
+    """A stable code, shown by `why` and kept in the job's events."""
+
+    @property
+    def event(self) -> Event | None:
+        """The job's event that carries it out; None where nothing changes by itself."""
+        return _EVENTS.get(self.remedy)
+
+
+_EVENTS = {
+    Remedy.REQUEUE: Event.REQUEUE,
+    Remedy.RETRY: Event.LOSE,
+    Remedy.FAIL: Event.FAIL,
+    Remedy.EXPIRE: Event.EXPIRE,
+    Remedy.CANCEL: Event.CANCEL,
+}
+
+NOTHING = Action(Remedy.NOTHING)
+
+ORPHANABLE = (State.PENDING, State.SCHEDULED)
+"""Jobs that nobody has yet, and that only a lost wake-up can leave behind: the replayer's business."""
+
+SCHEDULED_STALE_S = 10.0
+"""A dispatchable job that nobody dispatched for this long: its wake-up was lost."""
+
+
+def recover(job: Job, topic: Topic, *, now: float) -> Action:
+    """What to do about the job now. Total: answers for every state."""
+    if job.is_terminal:
+        return NOTHING
+    if job.deadline is not None and now >= job.deadline:
+        return Action(Remedy.EXPIRE, "deadline-passed")
+    match job.state:
+        case State.PENDING:
+            stale = now - job.since >= topic.pending_timeout_s
+            return Action(Remedy.DECIDE, "decision-lost") if stale else NOTHING
+        case State.APPROVAL_REQUIRED:
+            expired = now - job.since >= topic.approval_timeout_s
+            return Action(Remedy.EXPIRE, "approval-expired") if expired else NOTHING
+        case State.SCHEDULED:
+            stale = now - max(job.since, job.not_before) >= SCHEDULED_STALE_S
+            return Action(Remedy.DISPATCH, "wake-up-lost") if stale else NOTHING
+        case State.DISPATCHED:
+            overdue = now - job.since >= topic.dispatch_timeout_s
+            return Action(Remedy.REQUEUE, "dispatch-timeout") if overdue else NOTHING
+        case State.RUNNING:
+            return _recover_running(job, topic, now)
+        case State.SUCCEEDED | State.FAILED | State.CANCELLED | State.TIMEOUT | State.DENIED:
+            return NOTHING
+        case never:
+            assert_never(never)
+
+
+def _recover_running(job: Job, topic: Topic, now: float) -> Action:
+    if now >= job.lease_until:
+        if job.cancel_requested:
+            return Action(Remedy.CANCEL, "cancelled-worker-gone")
+        if job.attempts >= job.max_attempts:
+            return Action(Remedy.FAIL, "lease-expired-no-attempts-left")
+        return Action(Remedy.RETRY, "lease-expired")
+    if now - job.since >= topic.running_timeout_s:
+        return Action(Remedy.EXPIRE, "running-timeout")
+    return NOTHING
+
+
+def next_look(job: Job, topic: Topic, *, now: float) -> float:
+    """The earliest time at which `recover` could say something else. For an index, not a promise."""
+    limits = [job.deadline] if job.deadline is not None else []
+    match job.state:
+        case State.PENDING:
+            limits.append(job.since + topic.pending_timeout_s)
+        case State.APPROVAL_REQUIRED:
+            limits.append(job.since + topic.approval_timeout_s)
+        case State.SCHEDULED:
+            limits.append(max(job.since, job.not_before) + SCHEDULED_STALE_S)
+        case State.DISPATCHED:
+            limits.append(job.since + topic.dispatch_timeout_s)
+        case State.RUNNING:
+            limits += [job.lease_until, job.since + topic.running_timeout_s]
+        case _:
+            return float("inf")
+    return max(now, min(limits))

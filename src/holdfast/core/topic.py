@@ -1,0 +1,46 @@
+"""What a topic allows its jobs: the limits by which recovery and retries are decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from holdfast.core.job import Risk
+from holdfast.core.retry import Backoff
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """`name` may end in `*` to stand for a family. Times in seconds."""
+
+    name: str
+    pool: str = "default"
+    risk: Risk = Risk.MEDIUM
+    max_attempts: int = 3
+    lease_s: float = 30.0
+    dispatch_timeout_s: float = 300.0
+    running_timeout_s: float = 900.0
+    backoff: Backoff = field(default_factory=Backoff)
+    pending_timeout_s: float = 60.0
+    """How long a decision may take before the replayer asks again."""
+    approval_timeout_s: float = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The declared topics. An undeclared name has the defaults unless `closed`."""
+
+    declared: tuple[Topic, ...] = ()
+    closed: bool = False
+
+    def get(self, name: str) -> Topic:
+        """For a job that exists: one whose topic is no longer declared must still be recovered."""
+        return self.find(name) or Topic(name=name)
+
+    def find(self, name: str) -> Topic | None:
+        """The exact declaration, else the longest family that matches, else the defaults."""
+        families = [
+            t for t in self.declared if t.name == name or (t.name.endswith("*") and name.startswith(t.name[:-1]))
+        ]
+        if families:
+            return max(families, key=lambda t: (t.name == name, len(t.name)))
+        return None if self.closed else Topic(name=name)

@@ -1,0 +1,103 @@
+"""Every error of the control plane. The lock library has its own tree, `holdfast.locks.errors`.
+
+    HoldfastError
+    ├── Invalid            (ValueError)       the request cannot be understood or obeyed as it is
+    ├── NotFound           (LookupError)      no such thing, for this tenant
+    ├── Unauthorized       (PermissionError)  the API key is missing or wrong
+    ├── Conflict                              the thing is not in a state that allows this
+    │   ├── VersionMismatch                   it has changed since the caller read it
+    │   ├── KeyInFlight                       the first request with this idempotency key is not finished
+    │   └── StaleAttempt                      the job has moved on to a higher fence, or ended
+    ├── KeyReused                             the idempotency key belongs to another request
+    ├── TooMany                               a limit of the tenant's is reached; come back later
+    ├── StoreUnavailable   (ConnectionError)  the store did not answer; `.applied` says what is known
+    ├── BusUnavailable     (ConnectionError)  the bus did not take a message; likewise
+    └── PlaneUnavailable   (ConnectionError)  the plane was not reached; likewise
+
+`code` is stable and meant for programs, `status` is the HTTP status. No message contains a payload.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    code = "error"
+    status = 500
+    retryable = False
+
+
+class Invalid(HoldfastError, ValueError):
+    code = "invalid"
+    status = 422
+
+
+class NotFound(HoldfastError, LookupError):
+    code = "not-found"
+    status = 404
+
+
+class Unauthorized(HoldfastError, PermissionError):
+    code = "unauthorized"
+    status = 401
+
+
+class Conflict(HoldfastError):
+    code = "conflict"
+    status = 409
+
+
+class VersionMismatch(Conflict):
+    code = "version-mismatch"
+    status = 412
+
+
+class KeyInFlight(Conflict):
+    code = "idempotency-key-in-flight"
+    retryable = True
+
+
+class StaleAttempt(Conflict):
+    code = "stale-fence"
+
+    def __init__(self, job_id: str, *, current_fence: int, offered_fence: int, state: str) -> None:
+        super().__init__(
+            f"job {job_id} is {state} under fence {current_fence}; fence {offered_fence} may do nothing any more"
+        )
+        self.job_id = job_id
+        self.current_fence = current_fence
+
+
+class KeyReused(HoldfastError):
+    code = "idempotency-key-reused"
+    status = 422
+
+
+class TooMany(HoldfastError):
+    code = "too-many"
+    status = 429
+    retryable = True
+
+    def __init__(self, detail: str, *, retry_after_s: float) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
+
+
+class _Away(HoldfastError, ConnectionError):
+    status = 503
+    retryable = True
+
+    def __init__(self, subject: str, detail: str, *, applied: bool | None) -> None:
+        super().__init__(f"{subject}: {detail}")
+        self.applied = applied
+
+
+class StoreUnavailable(_Away):
+    code = "store-unavailable"
+
+
+class BusUnavailable(_Away):
+    code = "bus-unavailable"
+
+
+class PlaneUnavailable(_Away):
+    code = "plane-unavailable"

@@ -1,0 +1,244 @@
+"""`Store` and `Bus`: the contracts between what happens (flow) and where it is kept.
+
+Each sentence has a test in `tests/conformance/test_store.py` or `test_bus.py`, which every
+backend passes. The store is the truth; a bus is a wake-up and may lose, repeat or reorder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from holdfast.core.effect import Effect, EffectState, Ruling
+from holdfast.core.job import Job, JobId, State, Tenant
+
+
+class Delivery(NamedTuple):
+    """A message: this worker may start this attempt. `(job_id, fence)` is its identity."""
+
+    worker: str
+    job_id: JobId
+    fence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEvent:
+    """One line of a job's history. `number` grows over the whole store, without gaps."""
+
+    number: int
+    tenant: Tenant
+    job_id: JobId
+    kind: str
+    """noun.past_verb: job.submitted, job.dispatched, attempt.refused, …"""
+    state: State
+    """The job's state after it."""
+    attempt: int
+    fence: int
+    at: float
+    detail: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A new job, decided or not, and the key under which repeating it changes nothing."""
+
+    job: Job
+    key: str | None
+    digest: str
+    """Of everything the caller sent that makes the job what it is."""
+
+
+class Accepted(NamedTuple):
+    job: Job
+    repeated: bool
+    """True: the key was used before, for the same submission; `job` is the one it made then."""
+
+
+class KeyReused(NamedTuple):
+    """The key was used before for something else."""
+
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """From one version of a job to the next, with everything that must happen together with it."""
+
+    before: Job
+    after: Job
+    kind: str
+    detail: dict[str, Any] = field(default_factory=dict)
+    send: Delivery | None = None
+    """Published in the same transaction. Only for the store's own bus."""
+    dead_letter: str = ""
+    """A reason to keep a dead letter of `after`, with its events as evidence."""
+
+
+class Note(NamedTuple):
+    """Something that happened to a job and changed nothing, such as a refused result."""
+
+    tenant: Tenant
+    job_id: JobId
+    kind: str
+    detail: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    state: State | None = None
+    topic: str = ""
+    """Exact, or a family ending in `*`."""
+    labels: dict[str, str] = field(default_factory=dict)
+    worker: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    number: int
+    tenant: Tenant
+    job_id: JobId
+    topic: str
+    reason: str
+    at: float
+    job: Job
+    replayed_as: JobId | None
+
+
+class Snapshot(NamedTuple):
+    """The worker registry as its writer last saw it."""
+
+    fence: int
+    seq: int
+    at: float
+    workers: bytes
+
+
+class Store(Protocol):
+    """Keeps jobs. Every write is one durable transaction; concurrent writes may share one.
+
+    Time is the store's: `now()` grows, and does not step when the host's clock is set. Calls that
+    end without an answer raise `StoreUnavailable`, whose `applied` says what is known; then the
+    job is read again by its version, never written again blindly. Another tenant's job does
+    not exist: reads raise `NotFound`.
+    """
+
+    def now(self) -> float: ...
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def submit(self, submissions: Sequence[Submission]) -> list[Accepted | KeyReused]:
+        """Store new jobs with the event `job.submitted`. All answers are durable when it returns.
+
+        A key is per tenant. The same key and digest again gives the first job, whatever became of
+        it; the same key with another digest stores nothing. Submissions are independent.
+        """
+
+    async def get_job(self, tenant: Tenant, job_id: JobId) -> Job:
+        """Raises `NotFound`."""
+
+    async def find_jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
+        """For the plane itself: whatever tenant. In the order asked for."""
+
+    async def list_jobs(self, tenant: Tenant, wanted: JobFilter, *, before: JobId | None, limit: int) -> list[Job]:
+        """Newest first; `before` is the last id of the page before. Ids sort by creation."""
+
+    async def list_dispatchable(self, *, limit: int) -> list[Job]:
+        """SCHEDULED jobs whose `not_before` has come: by priority, then in turn between tenants,
+        then oldest first. No tenant with few jobs waits behind a tenant with many."""
+
+    async def list_in_hand(self, worker: str) -> list[Job]:
+        """The jobs that are DISPATCHED to the worker or RUNNING on it."""
+
+    async def list_recoverable(self, *, limit: int, after: JobId | None = None) -> list[Job]:
+        """Live jobs that may need recovery: their `recovery.next_look` has come. In order of id;
+        `after` is the last id of the page before."""
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        """Replace each job if the store still has `before`'s version. One answer per change: False,
+        and nothing of that change happened, if the job has moved on. Independent of each other.
+
+        The event, the delivery and the dead letter of a change are written in its transaction.
+        A change to a terminal state ends the job's prepared effects as unknown.
+        """
+
+    async def renew_leases(self, leases: Sequence[tuple[JobId, int, float]]) -> list[Job | None]:
+        """(job, fence, lease seconds): extend where RUNNING under that fence; else None. Goes first in its batch."""
+
+    async def add_notes(self, notes: Sequence[Note]) -> None: ...
+
+    async def list_events(
+        self, *, after: int, limit: int, tenant: Tenant | None = None, job_id: JobId | None = None
+    ) -> list[JobEvent]:
+        """Oldest first. `after` is the last number seen."""
+
+    def subscribe(self, listener: Callable[[Sequence[JobEvent]], None]) -> Callable[[], None]:
+        """Call `listener`, in the store's loop, with the events of each commit, in order. Returns
+        what ends it. A hint for the same process: whoever must not miss one reads `list_events`."""
+
+    async def count_jobs(self) -> dict[tuple[Tenant, State], int]:
+        """Live jobs by tenant and state; terminal states are not counted."""
+
+    # -- effects -----------------------------------------------------------------------------------
+
+    async def prepare_effect(self, job_id: JobId, fence: int, key: str, *, idempotent: bool) -> tuple[Effect, Ruling]:
+        """Enter an effect before it happens, or rule on one that is there (`effect.rule_on_repeat`).
+
+        Raises `StaleFence` unless the job is RUNNING under this fence. A ruling RUN has made the
+        effect PREPARED under this fence.
+        """
+
+    async def commit_effect(self, job_id: JobId, fence: int, key: str, result: bytes | None) -> Effect:
+        """PREPARED under this fence → COMMITTED; the same again is answered the same. Raises
+        `StaleFence` if a newer attempt has prepared it; then it is noted as evidence and not lost."""
+
+    async def resolve_effect(
+        self, tenant: Tenant, job_id: JobId, key: str, *, state: EffectState, result: bytes | None, note: str
+    ) -> Effect:
+        """A person's word on an UNKNOWN effect: COMMITTED or ABSENT. Raises `Conflict` for any other state.
+
+        Jobs that were parked for it (the job itself, or a replay of it) become dispatchable in the
+        same transaction.
+        """
+
+    async def list_effects(
+        self, tenant: Tenant, *, state: EffectState | None = None, job_id: JobId | None = None, limit: int = 100
+    ) -> list[Effect]: ...
+
+    # -- dead letters, workers ---------------------------------------------------------------------
+
+    async def list_dead_letters(self, tenant: Tenant, *, before: int | None, limit: int) -> list[DeadLetter]: ...
+
+    async def get_dead_letter(self, tenant: Tenant, number: int) -> DeadLetter: ...
+
+    async def replay_dead_letter(self, tenant: Tenant, number: int, submission: Submission) -> Accepted:
+        """Submit a dead letter's job anew, once: the same letter again gives the job of the first replay."""
+
+    async def write_snapshot(self, snapshot: Snapshot) -> bool:
+        """False, and nothing changes, unless (fence, seq) is higher than the stored one."""
+
+    async def read_snapshot(self) -> Snapshot | None: ...
+
+
+class Bus(Protocol):
+    """Carries deliveries to workers."""
+
+    @property
+    def atomic(self) -> bool:
+        """True: deliveries are published by `Change.send`, together with the state; `publish` is not used."""
+
+    async def publish(self, deliveries: Sequence[Delivery]) -> None:
+        """Raises `BusUnavailable`; `applied` is None where the bus may have taken them. The same
+        delivery again is one delivery."""
+
+    async def take(self, worker: str, *, limit: int) -> list[Delivery]:
+        """Deliveries for a worker that it has not settled. What was taken and not settled comes
+        again after a while: the answer may have been lost."""
+
+    async def settle(self, deliveries: Sequence[Delivery]) -> None:
+        """They were started, or are stale: do not deliver them again. Only after the store has committed."""
+
+    def on_arrival(self, callback: Callable[[str], None]) -> None:
+        """Call `callback(worker)` when there may be something to take. A hint."""

@@ -1,0 +1,308 @@
+"""Jobs in a SQLite file: `sqlite:///relative/holdfast.db`, `sqlite:////absolute/holdfast.db`.
+
+Writes go through the file's one writer, which commits whatever has queued up as one durable
+transaction, locks included. Reads have connections of their own and never wait for a write.
+Several processes of one host may share a file. It must not lie on a network file system.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import apsw
+
+from holdfast.core.effect import Effect, EffectState, Ruling
+from holdfast.core.job import Job, JobId, State, Tenant
+from holdfast.core.topic import Topics
+from holdfast.errors import HoldfastError, Invalid, NotFound, StoreUnavailable
+from holdfast.locks.errors import LockError, Unavailable
+from holdfast.locks.stores import shown
+from holdfast.locks.stores.sqlite import path_of
+from holdfast.locks.stores.sqlite_calls import Calls
+from holdfast.locks.stores.sqlite_writer import BUSY_TIMEOUT_MS, MEMORY, join
+from holdfast.ports import (
+    Accepted,
+    Change,
+    DeadLetter,
+    Delivery,
+    JobEvent,
+    JobFilter,
+    KeyReused,
+    Note,
+    Snapshot,
+    Submission,
+)
+from holdfast.stores import sqlite_effects as effects
+from holdfast.stores.sqlite_file import PlanePart
+from holdfast.stores.sqlite_jobs import Ledger
+from holdfast.stores.sqlite_reads import Reads, Turns
+
+if TYPE_CHECKING:
+    from holdfast.locks.runtime import Runtime
+
+T = TypeVar("T")
+
+TOPICS_CACHED = 1024
+
+
+def open_store(url: str, *, topics: Topics, runtime: Runtime, timeout_s: float) -> SqliteStore:
+    return SqliteStore(path_of(url, runtime), shown(url), topics=topics, runtime=runtime, timeout_s=timeout_s)
+
+
+class SqliteStore:
+    def __init__(self, path: str, url: str, *, topics: Topics, runtime: Runtime, timeout_s: float) -> None:
+        self._path = path
+        self._url = url
+        self._topics = topics
+        self._topic_of = functools.lru_cache(TOPICS_CACHED)(topics.get)
+        self._runtime = runtime
+        self._timeout_s = timeout_s
+        self._turns = Turns()
+        self._listeners: list[Callable[[Sequence[JobEvent]], None]] = []
+        self._arrival_listeners: list[Callable[[str], None]] = []
+        self._part: PlanePart
+        self._calls: Calls | None = None
+        self._reader: apsw.Connection | None = None
+        self._scanner: apsw.Connection | None = None
+        self._scanning = threading.Lock()
+
+    def now(self) -> float:
+        return self._part.now()
+
+    async def open(self) -> None:
+        if self._calls is not None:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            if self._runtime.inline():
+                self._join()
+            else:
+                await loop.run_in_executor(None, self._join)
+        except LockError as error:
+            raise _translated(error) from error
+        self._calls = Calls(self._part.writer, self._part, shown=self._url, timeout_s=self._timeout_s)
+        self._part.listen(self, loop)
+
+    async def close(self) -> None:
+        if self._calls is None:
+            return
+        self._calls.close()
+        self._calls = None
+        self._part.ignore(self)
+        if self._runtime.inline():
+            self._leave()
+        else:
+            await asyncio.get_running_loop().run_in_executor(None, self._leave)
+
+    # -- jobs --------------------------------------------------------------------------------------
+
+    async def submit(self, submissions: Sequence[Submission]) -> list[Accepted | KeyReused]:
+        return await self._write(lambda ledger: ledger.submit(submissions, self._topic_of))
+
+    async def get_job(self, tenant: Tenant, job_id: JobId) -> Job:
+        job = await self._read(lambda reads: reads.find_job(job_id))
+        if job is None or job.tenant != tenant:
+            raise NotFound(f"no job {job_id}")
+        return job
+
+    async def find_jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
+        return await self._read(lambda reads: reads.find_jobs(ids))
+
+    async def list_jobs(self, tenant: Tenant, wanted: JobFilter, *, before: JobId | None, limit: int) -> list[Job]:
+        return await self._scan(lambda reads: reads.list_jobs(tenant, wanted, before, limit))
+
+    async def list_dispatchable(self, *, limit: int) -> list[Job]:
+        return await self._read(lambda reads: reads.list_dispatchable(self.now(), limit, self._turns))
+
+    async def list_in_hand(self, worker: str) -> list[Job]:
+        return await self._read(lambda reads: reads.list_in_hand(worker))
+
+    async def list_recoverable(self, *, limit: int, after: JobId | None = None) -> list[Job]:
+        return await self._scan(lambda reads: reads.list_recoverable(self.now(), limit, after))
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        return await self._write(lambda ledger: ledger.apply(changes, self._topic_of))
+
+    async def renew_leases(self, leases: Sequence[tuple[JobId, int, float]]) -> list[Job | None]:
+        return await self._write(lambda ledger: ledger.renew_leases(leases, self._topic_of), urgent=True)
+
+    async def add_notes(self, notes: Sequence[Note]) -> None:
+        await self._write(lambda ledger: ledger.add_notes(notes))
+
+    async def list_events(
+        self, *, after: int, limit: int, tenant: Tenant | None = None, job_id: JobId | None = None
+    ) -> list[JobEvent]:
+        return await self._scan(lambda reads: reads.list_events(after, limit, tenant, job_id))
+
+    def subscribe(self, listener: Callable[[Sequence[JobEvent]], None]) -> Callable[[], None]:
+        self._listeners.append(listener)
+
+        def end() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return end
+
+    async def count_jobs(self) -> dict[tuple[Tenant, State], int]:
+        return await self._read(lambda reads: reads.count_jobs())
+
+    # -- effects -----------------------------------------------------------------------------------
+
+    async def prepare_effect(self, job_id: JobId, fence: int, key: str, *, idempotent: bool) -> tuple[Effect, Ruling]:
+        return await self._write(lambda ledger: effects.prepare(ledger, job_id, fence, key, idempotent=idempotent))
+
+    async def commit_effect(self, job_id: JobId, fence: int, key: str, result: bytes | None) -> Effect:
+        return await self._write(lambda ledger: effects.commit(ledger, job_id, fence, key, result))
+
+    async def resolve_effect(
+        self, tenant: Tenant, job_id: JobId, key: str, *, state: EffectState, result: bytes | None, note: str
+    ) -> Effect:
+        if state not in (EffectState.COMMITTED, EffectState.ABSENT):
+            raise Invalid(f"an effect is resolved as committed or absent, not as {state}")
+        return await self._write(
+            lambda ledger: effects.resolve(
+                ledger, tenant, job_id, key, state=state, result=result, note=note, topic_of=self._topic_of
+            )
+        )
+
+    async def list_effects(
+        self, tenant: Tenant, *, state: EffectState | None = None, job_id: JobId | None = None, limit: int = 100
+    ) -> list[Effect]:
+        return await self._scan(lambda reads: reads.list_effects(tenant, state, job_id, limit))
+
+    # -- dead letters, workers ---------------------------------------------------------------------
+
+    async def list_dead_letters(self, tenant: Tenant, *, before: int | None, limit: int) -> list[DeadLetter]:
+        return await self._scan(lambda reads: reads.list_dead_letters(tenant, before, limit))
+
+    async def get_dead_letter(self, tenant: Tenant, number: int) -> DeadLetter:
+        letter = await self._read(lambda reads: reads.find_dead_letter(tenant, number))
+        if letter is None:
+            raise NotFound(f"no dead letter {number}")
+        return letter
+
+    async def replay_dead_letter(self, tenant: Tenant, number: int, submission: Submission) -> Accepted:
+        return await self._write(
+            lambda ledger: effects.replay_dead_letter(ledger, tenant, number, submission, self._topic_of)
+        )
+
+    async def write_snapshot(self, snapshot: Snapshot) -> bool:
+        return await self._write(lambda ledger: effects.write_snapshot(ledger, snapshot))
+
+    async def read_snapshot(self) -> Snapshot | None:
+        return await self._read(lambda reads: reads.read_snapshot())
+
+    # -- for the bus in the store ------------------------------------------------------------------
+
+    async def list_deliveries(self, worker: str, *, limit: int) -> list[Delivery]:
+        return await self._read(lambda reads: reads.list_deliveries(worker, limit))
+
+    async def settle_deliveries(self, deliveries: Sequence[Delivery]) -> None:
+        """Remove them. Mostly the change that started the job has done so already: then nothing is written."""
+        left = await self._read(lambda reads: [d for d in deliveries if reads.has_delivery(d)])
+        if left:
+            await self._write(lambda ledger: ledger.settle(left))
+
+    def on_arrival(self, callback: Callable[[str], None]) -> None:
+        self._arrival_listeners.append(callback)
+
+    def heard(self, events: Sequence[JobEvent], arrivals: set[str]) -> None:
+        """Called in the store's loop after each commit of this process."""
+        for listener in tuple(self._listeners):
+            listener(events)
+        for worker in arrivals:
+            for callback in self._arrival_listeners:
+                callback(worker)
+
+    # ----------------------------------------------------------------------------------------------
+
+    def _join(self) -> None:
+        part = join(self._path, self._url, self._runtime, "plane", lambda writer: PlanePart(writer, self._runtime))
+        assert isinstance(part, PlanePart)
+        self._part = part
+        try:
+            part.writer.prepare(lambda connection: part.adopt_topics(connection, self._topics))
+            if not self._path.startswith(MEMORY):
+                self._reader, self._scanner = self._connect(), self._connect()
+        except BaseException:
+            self._leave()
+            raise
+
+    def _connect(self) -> apsw.Connection:
+        connection = apsw.Connection(self._path)
+        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    def _leave(self) -> None:
+        for connection in (self._reader, self._scanner):
+            if connection is not None:
+                connection.close()
+        self._reader = self._scanner = None
+        self._part.writer.leave()
+
+    async def _write(self, verb: Callable[[Ledger], T | HoldfastError], *, urgent: bool = False) -> T:
+        try:
+            answer: T = await self._open_calls().call(verb, urgent=urgent)
+        except LockError as error:
+            raise _translated(error) from error
+        return answer
+
+    async def _read(self, question: Callable[[Reads], T]) -> T:
+        """For what an index answers at once: asked in place, which is cheaper than asking another thread."""
+        if self._reader is None:
+            return await self._read_in_memory(question)
+        return self._answer(self._reader, question)
+
+    async def _scan(self, question: Callable[[Reads], T]) -> T:
+        """For what may have to look at many rows: the loop does not wait for it."""
+        if self._scanner is None:
+            return await self._read_in_memory(question)
+        if self._runtime.inline():
+            return self._answer(self._scanner, question)
+
+        def scan(scanner: apsw.Connection) -> T:
+            with self._scanning:
+                return self._answer(scanner, question)
+
+        return await asyncio.get_running_loop().run_in_executor(None, scan, self._scanner)
+
+    def _answer(self, connection: apsw.Connection, question: Callable[[Reads], T]) -> T:
+        try:
+            connection.execute("BEGIN")
+            try:
+                return question(Reads(connection))
+            finally:
+                connection.execute("COMMIT")
+        except apsw.Error as error:
+            raise _translated(self._part.writer.typed(error)) from error
+
+    def _read_in_memory(self, question: Callable[[Reads], T]) -> Awaitable[T]:
+        """A database in memory has one connection: the writer's."""
+        self._open_calls()
+
+        def ask(ledger: Ledger) -> T:
+            ledger.finish()
+            return question(ledger.reads)
+
+        return self._write(ask)
+
+    def _open_calls(self) -> Calls:
+        if self._calls is None:
+            raise StoreUnavailable(self._url, "the store is not open", applied=False)
+        return self._calls
+
+
+def _translated(error: LockError) -> HoldfastError:
+    """The file's errors are typed by the lock library, which knows nothing of the control plane."""
+    if isinstance(error, Unavailable):
+        if isinstance(error.__cause__, ValueError):
+            return Invalid(f"this cannot be stored: {type(error.__cause__).__name__}")
+        subject, _, detail = str(error).partition(": ")
+        return StoreUnavailable(subject, detail, applied=error.applied)
+    subject, _, detail = str(error).partition(": ")
+    return StoreUnavailable(subject, detail, applied=False)

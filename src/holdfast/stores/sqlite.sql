@@ -1,0 +1,127 @@
+-- What the control plane keeps in its SQLite file, beside the locks (locks/stores/sqlite.sql).
+-- Times are seconds of the store's clock (`Store.now`). Every index that is read at work is partial:
+-- a job that has ended is in none of them, so that a million finished jobs cost the living nothing.
+
+CREATE TABLE IF NOT EXISTS holdfast_jobs (
+    seq           INTEGER PRIMARY KEY,
+    id            TEXT NOT NULL UNIQUE,
+    tenant        TEXT NOT NULL,
+    topic         TEXT NOT NULL,
+    labels        TEXT NOT NULL,      -- JSON
+    priority      INTEGER NOT NULL,
+    risk          TEXT NOT NULL,
+    max_attempts  INTEGER NOT NULL,
+    created_at    REAL NOT NULL,
+    deadline      REAL,
+    replay_of     TEXT,
+    trace         TEXT NOT NULL,
+    payload       BLOB,               -- NULL: in holdfast_payloads
+    -- above: for ever as submitted; below: replaced with each version
+    state         TEXT NOT NULL,
+    version       INTEGER NOT NULL,
+    since         REAL NOT NULL,
+    not_before    REAL NOT NULL,
+    attempts      INTEGER NOT NULL,
+    schedulings   INTEGER NOT NULL,
+    retries       TEXT NOT NULL,      -- JSON
+    pool          TEXT NOT NULL,
+    worker        TEXT NOT NULL,
+    fence         INTEGER NOT NULL,
+    lease_until   REAL NOT NULL,
+    cancel_requested INTEGER NOT NULL,
+    progress      TEXT,               -- JSON
+    error         TEXT,               -- JSON
+    result        BLOB,
+    look_at       REAL                -- recovery.next_look; NULL once it has ended
+);
+CREATE INDEX IF NOT EXISTS holdfast_jobs_by_tenant ON holdfast_jobs (tenant, id);
+CREATE INDEX IF NOT EXISTS holdfast_jobs_scheduled ON holdfast_jobs (priority, tenant, not_before, id)
+    WHERE state = 'SCHEDULED';
+CREATE INDEX IF NOT EXISTS holdfast_jobs_replays ON holdfast_jobs (replay_of) WHERE replay_of IS NOT NULL;
+CREATE INDEX IF NOT EXISTS holdfast_jobs_in_hand ON holdfast_jobs (worker, id)
+    WHERE state IN ('DISPATCHED', 'RUNNING');
+CREATE INDEX IF NOT EXISTS holdfast_jobs_live ON holdfast_jobs (id, look_at)
+    WHERE look_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS holdfast_jobs_unlucky ON holdfast_jobs (tenant, state, id)
+    WHERE state IN ('FAILED', 'CANCELLED', 'TIMEOUT', 'DENIED');
+
+-- Payloads too large to be written again with each version of their job.
+CREATE TABLE IF NOT EXISTS holdfast_payloads (
+    job_id  TEXT PRIMARY KEY,
+    payload BLOB NOT NULL
+);
+
+-- How many live jobs there are, kept by the transactions that change it.
+CREATE TABLE IF NOT EXISTS holdfast_counts (
+    tenant TEXT NOT NULL,
+    state  TEXT NOT NULL,
+    jobs   INTEGER NOT NULL,
+    PRIMARY KEY (tenant, state)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS holdfast_keys (
+    tenant TEXT NOT NULL,
+    key    TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    job_id TEXT NOT NULL,
+    PRIMARY KEY (tenant, key)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS holdfast_events (
+    number  INTEGER PRIMARY KEY,      -- without gaps: given out inside the transaction
+    tenant  TEXT NOT NULL,
+    job_id  TEXT NOT NULL,
+    kind    TEXT NOT NULL,
+    state   TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    fence   INTEGER NOT NULL,
+    at      REAL NOT NULL,
+    detail  TEXT NOT NULL             -- JSON
+);
+CREATE INDEX IF NOT EXISTS holdfast_events_by_job ON holdfast_events (job_id, number);
+
+-- The embedded bus. A row goes when its job leaves DISPATCHED, or when it is settled.
+CREATE TABLE IF NOT EXISTS holdfast_deliveries (
+    worker TEXT NOT NULL,
+    fence  INTEGER NOT NULL,
+    job_id TEXT NOT NULL,
+    PRIMARY KEY (worker, fence, job_id)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS holdfast_effects (
+    tenant          TEXT NOT NULL,
+    job_id          TEXT NOT NULL,
+    key             TEXT NOT NULL,
+    state           TEXT NOT NULL,
+    fence           INTEGER NOT NULL,
+    attempt         INTEGER NOT NULL,
+    idempotency_key TEXT NOT NULL,
+    result          BLOB,
+    prepared_at     REAL NOT NULL,
+    settled_at      REAL,
+    note            TEXT NOT NULL,
+    PRIMARY KEY (job_id, key)
+);
+CREATE INDEX IF NOT EXISTS holdfast_effects_by_tenant ON holdfast_effects (tenant, prepared_at);
+CREATE INDEX IF NOT EXISTS holdfast_effects_unsettled ON holdfast_effects (tenant, state, prepared_at)
+    WHERE state IN ('prepared', 'unknown');
+
+-- The job itself is in holdfast_jobs, where it does not change any more.
+CREATE TABLE IF NOT EXISTS holdfast_dead_letters (
+    number      INTEGER PRIMARY KEY,
+    tenant      TEXT NOT NULL,
+    job_id      TEXT NOT NULL,
+    reason      TEXT NOT NULL,
+    at          REAL NOT NULL,
+    replayed_as TEXT
+);
+CREATE INDEX IF NOT EXISTS holdfast_dead_letters_by_tenant ON holdfast_dead_letters (tenant, number);
+
+-- The worker registry as its writer last saw it: one row.
+CREATE TABLE IF NOT EXISTS holdfast_snapshot (
+    one     INTEGER PRIMARY KEY CHECK (one = 1),
+    fence   INTEGER NOT NULL,
+    seq     INTEGER NOT NULL,
+    at      REAL NOT NULL,
+    workers BLOB NOT NULL
+);

@@ -1,0 +1,117 @@
+"""The control plane's part of a SQLite file: its tables, its clock, and who is told of its commits."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.core.recovery import next_look
+from holdfast.core.topic import Topics
+from holdfast.locks.errors import StoreRefused
+from holdfast.ports import JobEvent
+from holdfast.stores.sqlite_jobs import Ledger
+from holdfast.stores.sqlite_rows import SELECT_JOB, job_of
+
+if TYPE_CHECKING:
+    import apsw
+
+    from holdfast.locks.runtime import Runtime
+    from holdfast.locks.stores.sqlite_writer import Writer
+
+PLANE_VERSION = 1
+
+CHECKED_BYTES_MAX = 64 * 1024 * 1024
+"""Up to this size every page is looked at when the file is opened (a tenth of a second). Damage in a
+larger one is found when it is read, and refused then."""
+
+_SCHEMA = Path(__file__).with_name("sqlite.sql")
+
+
+class Listener(Protocol):
+    def heard(self, events: Sequence[JobEvent], arrivals: set[str]) -> None: ...
+
+
+class PlanePart:
+    """What the stores of one process and file have in common."""
+
+    def __init__(self, writer: Writer, runtime: Runtime) -> None:
+        self.writer = writer
+        self._runtime = runtime
+        self._offset_s = 0.0
+        self._listeners: dict[Listener, asyncio.AbstractEventLoop] = {}
+
+    def now(self) -> float:
+        """Epoch seconds that do not step: the distance to the epoch is measured once per boot of the host."""
+        return self._offset_s + self._runtime.now()
+
+    def prepare(self, connection: apsw.Connection) -> None:
+        version = _meta(connection, "plane_version")
+        if version is not None and version > PLANE_VERSION:
+            raise StoreRefused(
+                self.writer.shown, "this file was written by a newer Holdfast", next_step="Upgrade this process first"
+            )
+        self._refuse_damaged(connection)
+        connection.execute(_SCHEMA.read_text())
+        _set_meta(connection, "plane_version", PLANE_VERSION)
+        self._offset_s = self._measured_offset(connection)
+
+    def _refuse_damaged(self, connection: apsw.Connection) -> None:
+        if connection.pragma("page_count") * connection.pragma("page_size") > CHECKED_BYTES_MAX:
+            return
+        if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+            raise StoreRefused(self.writer.shown, "the file is damaged", next_step="Restore it from a backup")
+
+    def begin(self, connection: apsw.Connection) -> Ledger:
+        return Ledger(connection, self.now())
+
+    def committed(self, unit: Ledger) -> None:
+        if not unit.events and not unit.arrivals:
+            return
+        for listener, loop in tuple(self._listeners.items()):
+            try:
+                loop.call_soon_threadsafe(listener.heard, unit.events, unit.arrivals)
+            except RuntimeError:  # that loop is closed: nobody is listening any more
+                continue
+
+    def listen(self, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
+        self._listeners[listener] = loop
+
+    def ignore(self, listener: Listener) -> None:
+        self._listeners.pop(listener, None)
+
+    def adopt_topics(self, connection: apsw.Connection, topics: Topics) -> None:
+        """Work out anew when each live job is to be looked at, if the topics' limits are not those of before."""
+        digest = hashlib.sha256(repr(topics).encode()).hexdigest()
+        if _meta(connection, "topics") == digest:
+            return
+        _set_meta(connection, "topics", digest)
+        live = connection.execute(f"{SELECT_JOB} FROM holdfast_jobs WHERE look_at IS NOT NULL").fetchall()
+        jobs = [job_of(row) for row in live]
+        connection.executemany(
+            "UPDATE holdfast_jobs SET look_at = ? WHERE id = ?",
+            [(next_look(job, topics.get(job.topic), now=0.0), job.id) for job in jobs],
+        )
+
+    def _measured_offset(self, connection: apsw.Connection) -> float:
+        boot_id = self._runtime.boot_id()
+        if _meta(connection, "clock_boot_id") == boot_id:
+            return float(_meta(connection, "clock_offset"))
+        # A host may come up with a clock that is behind: what is in the file has happened before.
+        last = connection.execute("SELECT at FROM holdfast_events ORDER BY number DESC LIMIT 1").fetchone()
+        wall_s = self._runtime.wall_us() / 1e6
+        offset = max(wall_s, float(last[0]) if last else wall_s) - self._runtime.now()
+        _set_meta(connection, "clock_boot_id", boot_id)
+        _set_meta(connection, "clock_offset", offset)
+        return offset
+
+
+def _meta(connection: apsw.Connection, name: str) -> Any:
+    row = connection.execute("SELECT value FROM holdfast_meta WHERE name = ?", (name,)).fetchone()
+    return row[0] if row else None
+
+
+def _set_meta(connection: apsw.Connection, name: str, value: Any) -> None:
+    connection.execute("INSERT OR REPLACE INTO holdfast_meta VALUES (?, ?)", (name, value))

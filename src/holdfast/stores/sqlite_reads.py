@@ -1,0 +1,265 @@
+"""What can be read of jobs, in whatever transaction the connection is in. Changes nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.effect import Effect, EffectState
+from holdfast.core.job import PARKED_UNTIL, Job, JobId, State, Tenant
+from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Snapshot
+from holdfast.stores.sqlite_rows import SELECT_EFFECT, SELECT_EVENT, SELECT_JOB, effect_of, event_of, job_of
+
+if TYPE_CHECKING:
+    import apsw
+
+_LIVE = ("INDEXED BY holdfast_jobs_live", "look_at IS NOT NULL")
+_IN_HAND = ("INDEXED BY holdfast_jobs_in_hand", "state IN ('DISPATCHED', 'RUNNING')")
+_UNLUCKY = ("INDEXED BY holdfast_jobs_unlucky", "state IN ('FAILED', 'CANCELLED', 'TIMEOUT', 'DENIED')")
+
+_WAYS_BY_STATE = {
+    # The index to go by, and the condition it was made under, word for word: else it is not taken, and
+    # a rare state is looked for among all of the tenant's jobs.
+    State.PENDING: _LIVE,
+    State.APPROVAL_REQUIRED: _LIVE,
+    State.SCHEDULED: _LIVE,
+    State.DISPATCHED: _IN_HAND,
+    State.RUNNING: _IN_HAND,
+    State.FAILED: _UNLUCKY,
+    State.CANCELLED: _UNLUCKY,
+    State.TIMEOUT: _UNLUCKY,
+    State.DENIED: _UNLUCKY,
+}
+
+
+class Turns:
+    """Where the turn between tenants stands, for each priority: the last tenant that had its turn."""
+
+    def __init__(self) -> None:
+        self.last: dict[int, str] = {}
+
+
+class Reads:
+    def __init__(self, connection: apsw.Connection) -> None:
+        # Rows come back as whatever their columns hold; the schema is what types them.
+        self._execute: Callable[..., Any] = connection.execute
+
+    def find_job(self, job_id: JobId) -> Job | None:
+        row = self._execute(f"{SELECT_JOB} FROM holdfast_jobs WHERE id = ?", (job_id,)).fetchone()
+        return None if row is None else job_of(row)
+
+    def find_jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
+        return [self.find_job(job_id) for job_id in ids]
+
+    def list_jobs(self, tenant: Tenant, wanted: JobFilter, before: JobId | None, limit: int) -> list[Job]:
+        where: list[str] = ["tenant = ?"]
+        values: list[Any] = [tenant]
+        index = ""
+        if wanted.state is not None:
+            where.append(f"state = '{wanted.state}'")
+            if wanted.state in _WAYS_BY_STATE:
+                index, condition = _WAYS_BY_STATE[wanted.state]
+                where.append(condition)
+        if wanted.worker:
+            where.append("worker = ?")
+            values.append(wanted.worker)
+        if wanted.topic.endswith("*"):
+            # substr rather than LIKE: a topic may contain what LIKE takes for a wildcard.
+            where.append("substr(topic, 1, ?) = ?")
+            values += [len(wanted.topic) - 1, wanted.topic[:-1]]
+        elif wanted.topic:
+            where.append("topic = ?")
+            values.append(wanted.topic)
+        for name, value in wanted.labels.items():
+            where.append("EXISTS (SELECT 1 FROM json_each(labels) AS label WHERE label.key = ? AND label.value = ?)")
+            values += [name, value]
+        if before is not None:
+            where.append("id < ?")
+            values.append(before)
+        rows = self._execute(
+            f"{SELECT_JOB} FROM holdfast_jobs {index} WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?",
+            (*values, limit),
+        )
+        return [job_of(row) for row in rows.fetchall()]
+
+    def list_dispatchable(self, now: float, limit: int, turns: Turns) -> list[Job]:
+        found: list[Job] = []
+        priority = self._next_priority(101)
+        while priority is not None and len(found) < limit:
+            found += self._in_turn(priority, now, limit - len(found), turns)
+            priority = self._next_priority(priority)
+        return found
+
+    def _next_priority(self, below: int) -> int | None:
+        row = self._execute(
+            "SELECT max(priority) FROM holdfast_jobs WHERE state = 'SCHEDULED' AND priority < ?", (below,)
+        ).fetchone()
+        priority: int | None = row[0]
+        return priority
+
+    def _in_turn(self, priority: int, now: float, limit: int, turns: Turns) -> list[Job]:
+        """One job of each tenant, then another of each, and so on; each round oldest first.
+
+        The first round goes on with the tenants where it ended the last time, for there may be more
+        of them than fit. Rows are read as they are taken: neither many tenants nor one with many jobs
+        cost more than what is returned.
+        """
+        start = turns.last.get(priority, "")
+        tenants = itertools.chain(self._tenants(priority, start, None), self._tenants(priority, "", start))
+        queues: list[Any] = []
+        heads: list[Job] = []
+        for tenant in tenants:
+            rows = self._execute(
+                f"{SELECT_JOB} FROM holdfast_jobs WHERE state = 'SCHEDULED' AND priority = ? AND tenant = ? "
+                "AND not_before <= ? ORDER BY not_before, id",
+                (priority, tenant, now),
+            )
+            first = next(rows, None)
+            if first is not None:
+                heads.append(job_of(first))
+                queues.append(rows)
+            if len(heads) == limit:
+                turns.last[priority] = tenant
+                break
+        found = _oldest_first(heads)
+        while queues and len(found) < limit:
+            ahead = [(rows, job_of(row)) for rows in queues if (row := next(rows, None)) is not None]
+            found += _oldest_first(job for _, job in ahead)[: limit - len(found)]
+            queues = [rows for rows, _ in ahead]
+        for rows in queues:
+            rows.close()  # an open one would keep the log from being checkpointed
+        return found
+
+    def _tenants(self, priority: int, after: str, until: str | None) -> Iterator[str]:
+        """Tenants with scheduled jobs of a priority, in order, each by one jump through the index."""
+        while True:
+            row = self._execute(
+                "SELECT min(tenant) FROM holdfast_jobs WHERE state = 'SCHEDULED' AND priority = ? AND tenant > ?",
+                (priority, after),
+            ).fetchone()
+            tenant: str | None = row[0]
+            if tenant is None or (until is not None and tenant > until):
+                return
+            yield tenant
+            after = tenant
+
+    def list_in_hand(self, worker: str) -> list[Job]:
+        rows = self._execute(
+            f"{SELECT_JOB} FROM holdfast_jobs INDEXED BY holdfast_jobs_in_hand "
+            "WHERE worker = ? AND state IN ('DISPATCHED', 'RUNNING') ORDER BY id",
+            (worker,),
+        )
+        return [job_of(row) for row in rows.fetchall()]
+
+    def list_parked(self, origin: JobId) -> list[Job]:
+        """The job, and replays of it, that wait for a person's word."""
+        rows = self._execute(
+            f"{SELECT_JOB} FROM holdfast_jobs "
+            "WHERE (id = ?1 OR replay_of = ?1) AND state = 'SCHEDULED' AND not_before >= ?2 ORDER BY id",
+            (origin, PARKED_UNTIL),
+        )
+        return [job_of(row) for row in rows.fetchall()]
+
+    def list_recoverable(self, now: float, limit: int, after: JobId | None) -> list[Job]:
+        rows = self._execute(
+            f"{SELECT_JOB} FROM holdfast_jobs INDEXED BY holdfast_jobs_live "
+            "WHERE look_at IS NOT NULL AND look_at <= ? AND id > ? ORDER BY id LIMIT ?",
+            (now, after or "", limit),
+        )
+        return [job_of(row) for row in rows.fetchall()]
+
+    def list_events(self, after: int, limit: int, tenant: Tenant | None, job_id: JobId | None) -> list[JobEvent]:
+        where: list[str] = ["number > ?"]
+        values: list[Any] = [after]
+        if job_id is not None:
+            where.append("job_id = ?")
+            values.append(job_id)
+        if tenant is not None:
+            where.append("tenant = ?")
+            values.append(tenant)
+        rows = self._execute(
+            f"{SELECT_EVENT} WHERE {' AND '.join(where)} ORDER BY number LIMIT ?",
+            (*values, limit),
+        )
+        return [event_of(row) for row in rows.fetchall()]
+
+    def count_jobs(self) -> dict[tuple[Tenant, State], int]:
+        rows: Iterable[tuple[str, str, int]] = self._execute(
+            "SELECT tenant, state, jobs FROM holdfast_counts WHERE jobs > 0"
+        ).fetchall()
+        return {(Tenant(tenant), State(state)): jobs for tenant, state, jobs in rows}
+
+    def find_effect(self, job_id: JobId, key: str) -> Effect | None:
+        row = self._execute(
+            f"{SELECT_EFFECT} WHERE job_id = ? AND key = ?",
+            (job_id, key),
+        ).fetchone()
+        return None if row is None else effect_of(row)
+
+    def list_effects(self, tenant: Tenant, state: EffectState | None, job_id: JobId | None, limit: int) -> list[Effect]:
+        where: list[str] = ["tenant = ?"]
+        values: list[Any] = [tenant]
+        if state is not None:
+            where.append(f"state = '{state}'")
+        if job_id is not None:
+            where.append("job_id = ?")
+            values.append(job_id)
+        rows = self._execute(
+            f"{SELECT_EFFECT} WHERE {' AND '.join(where)} ORDER BY prepared_at, job_id, key LIMIT ?",
+            (*values, limit),
+        )
+        return [effect_of(row) for row in rows.fetchall()]
+
+    def list_dead_letters(self, tenant: Tenant, before: int | None, limit: int) -> list[DeadLetter]:
+        return self._dead_letters("tenant = ? AND number < ?", (tenant, before or 2**62), limit)
+
+    def find_dead_letter(self, tenant: Tenant, number: int) -> DeadLetter | None:
+        letters = self._dead_letters("tenant = ? AND number = ?", (tenant, number), 1)
+        return letters[0] if letters else None
+
+    def _dead_letters(self, where: str, values: tuple[Any, ...], limit: int) -> list[DeadLetter]:
+        rows = self._execute(
+            "SELECT number, tenant, job_id, reason, at, replayed_as "  # noqa: S608  (`where` is one of the two literals above)
+            f"FROM holdfast_dead_letters WHERE {where} ORDER BY number DESC LIMIT ?",
+            (*values, limit),
+        ).fetchall()
+        letters = []
+        for number, tenant, job_id, reason, at, replayed_as in rows:
+            job = self.find_job(job_id)
+            assert job is not None
+            letters.append(
+                DeadLetter(
+                    number=number,
+                    tenant=tenant,
+                    job_id=job_id,
+                    topic=job.topic,
+                    reason=reason,
+                    at=at,
+                    job=job,
+                    replayed_as=replayed_as,
+                )
+            )
+        return letters
+
+    def read_snapshot(self) -> Snapshot | None:
+        row = self._execute("SELECT fence, seq, at, workers FROM holdfast_snapshot").fetchone()
+        return None if row is None else Snapshot(*row)
+
+    def list_deliveries(self, worker: str, limit: int) -> list[Delivery]:
+        rows = self._execute(
+            "SELECT worker, job_id, fence FROM holdfast_deliveries WHERE worker = ? ORDER BY fence, job_id LIMIT ?",
+            (worker, limit),
+        )
+        return [Delivery(*row) for row in rows.fetchall()]
+
+    def has_delivery(self, delivery: Delivery) -> bool:
+        row = self._execute(
+            "SELECT 1 FROM holdfast_deliveries WHERE worker = ? AND fence = ? AND job_id = ?",
+            (delivery.worker, delivery.fence, delivery.job_id),
+        ).fetchone()
+        return row is not None
+
+
+def _oldest_first(jobs: Iterable[Job]) -> list[Job]:
+    return sorted(jobs, key=lambda job: (job.not_before, job.id))

@@ -1,0 +1,152 @@
+"""What `holdfast.ports.Bus` promises, once, for every bus."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from plane.jobs import ManualRuntime, stepped, submitted
+
+from holdfast.buses.detached import DetachedBus, Fault
+from holdfast.buses.embedded import EmbeddedBus
+from holdfast.core.job import Event, Job, JobId, step
+from holdfast.core.topic import Topics
+from holdfast.errors import BusUnavailable
+from holdfast.ports import Bus, Change, Delivery
+from holdfast.stores import StoreWithBus, open_store
+
+
+@dataclass
+class Line:
+    """A bus, and how its deliveries are published: by a change of the job, or by themselves."""
+
+    bus: Bus
+    store: StoreWithBus
+    send: Callable[[str, int], Awaitable[tuple[Delivery, Job]]]
+
+
+@pytest.fixture
+def clock() -> ManualRuntime:
+    return ManualRuntime()
+
+
+@pytest.fixture(params=["embedded", "detached"])
+async def line(request: pytest.FixtureRequest, clock: ManualRuntime, tmp_path: Path) -> AsyncIterator[Line]:
+    store = open_store(f"sqlite:///{tmp_path / 'plane.db'}", topics=Topics(), runtime=clock)
+    await store.open()
+    embedded = request.param == "embedded"
+    bus: Bus = EmbeddedBus(store) if embedded else DetachedBus(store.now, fail=lambda deliveries: None)
+
+    async def send(worker: str, fence: int) -> tuple[Delivery, Job]:
+        job = await submitted(store)
+        delivery = Delivery(worker, job.id, fence)
+        sent = step(job, Event.DISPATCH, now=store.now(), worker=worker, fence=fence)
+        change = Change(before=job, after=sent, kind="job.dispatched", send=delivery if bus.atomic else None)
+        assert await store.apply([change]) == [True]
+        if not bus.atomic:
+            await bus.publish([delivery])
+        return delivery, sent
+
+    yield Line(bus, store, send)
+    await store.close()
+
+
+async def test_delivery_reaches_its_worker_alone_in_order(line: Line) -> None:
+    first, _ = await line.send("w1", 1)
+    second, _ = await line.send("w1", 2)
+    await line.send("w2", 3)
+
+    assert await line.bus.take("w1", limit=1) == [first]
+    assert await line.bus.take("w1", limit=10) == [second]
+    assert await line.bus.take("w3", limit=10) == []
+
+
+async def test_what_was_taken_and_not_settled_comes_again_after_a_while(line: Line, clock: ManualRuntime) -> None:
+    delivery, _ = await line.send("w1", 1)
+    assert await line.bus.take("w1", limit=10) == [delivery]
+    assert await line.bus.take("w1", limit=10) == []
+
+    clock.advance(5.0)
+
+    assert await line.bus.take("w1", limit=10) == [delivery]
+
+
+async def test_what_was_settled_does_not_come_again(line: Line, clock: ManualRuntime) -> None:
+    delivery, _ = await line.send("w1", 1)
+    await line.bus.take("w1", limit=10)
+
+    await line.bus.settle([delivery])
+    await line.bus.settle([delivery])
+    clock.advance(60)
+
+    assert await line.bus.take("w1", limit=10) == []
+
+
+async def test_arrival_is_announced_once_there_is_something_to_take(line: Line) -> None:
+    found: list[Awaitable[list[Delivery]]] = []
+    line.bus.on_arrival(lambda worker: found.append(line.bus.take(worker, limit=10)))
+
+    delivery, _ = await line.send("w1", 1)
+    await asyncio.sleep(0.01)
+
+    assert [await taking for taking in found] == [[delivery]]
+
+
+async def test_same_delivery_again_is_one_delivery(line: Line) -> None:
+    delivery, _ = await line.send("w1", 1)
+    if not line.bus.atomic:
+        await line.bus.publish([delivery])
+
+    assert await line.bus.take("w1", limit=10) == [delivery]
+
+
+async def test_embedded_delivery_goes_with_the_state_of_its_job(clock: ManualRuntime, tmp_path: Path) -> None:
+    """Neither is there without the other: a job that was started or requeued has left no delivery behind."""
+    store = open_store(f"sqlite:///{tmp_path / 'plane.db'}", topics=Topics(), runtime=clock)
+    await store.open()
+    bus = EmbeddedBus(store)
+    job = await submitted(store)
+    sent = step(job, Event.DISPATCH, now=store.now(), worker="w1", fence=1)
+    change = Change(before=job, after=sent, kind="job.dispatched", send=Delivery("w1", job.id, 1))
+
+    assert await store.apply([change, change]) == [True, False]
+    assert len(await store.list_deliveries("w1", limit=10)) == 1
+    back = await stepped(store, sent, Event.REQUEUE, worker="")
+    assert await bus.take("w1", limit=10) == []
+    await stepped(store, back, Event.DISPATCH, worker="w1", fence=2)
+    assert await bus.take("w1", limit=10) == []  # dispatched without `send`: nobody was told
+    await store.close()
+
+
+async def test_embedded_deliveries_outlive_the_process(clock: ManualRuntime, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'plane.db'}"
+    before = open_store(url, topics=Topics(), runtime=clock)
+    await before.open()
+    job = await submitted(before)
+    delivery = Delivery("w1", job.id, 1)
+    sent = step(job, Event.DISPATCH, now=before.now(), worker="w1", fence=1)
+    await before.apply([Change(before=job, after=sent, kind="job.dispatched", send=delivery)])
+    await EmbeddedBus(before).take("w1", limit=1)
+    await before.close()
+
+    after = open_store(url, topics=Topics(), runtime=clock)
+    await after.open()
+
+    assert await EmbeddedBus(after).take("w1", limit=10) == [delivery]
+    await after.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "applied", "arrives"), [(Fault.NOT_APPLIED, False, 0), (Fault.APPLIED_UNKNOWN, None, 1)]
+)
+async def test_publish_that_fails_says_what_is_known(fault: Fault, applied: bool | None, arrives: int) -> None:
+    bus = DetachedBus(lambda: 0.0, fail=lambda deliveries: fault)
+
+    with pytest.raises(BusUnavailable) as caught:
+        await bus.publish([Delivery("w1", JobId("j"), 1)])
+
+    assert caught.value.applied is applied
+    assert len(await bus.take("w1", limit=10)) == arrives

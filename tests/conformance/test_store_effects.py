@@ -1,0 +1,193 @@
+"""What `holdfast.ports.Store` promises about effects, once, for every store."""
+
+# ruff: noqa: F811  (a fixture is found by the name of a parameter)
+
+from __future__ import annotations
+
+import pytest
+from plane.jobs import ACME, OTHER, dispatched, running, stepped
+from plane.store_fixtures import clock, store, url  # noqa: F401
+
+from holdfast.core.effect import EffectState, Ruling, idempotency_key
+from holdfast.core.job import PARKED_UNTIL, Event, Job, JobId, Risk, amend, step
+from holdfast.errors import Conflict, Invalid, NotFound, StaleAttempt
+from holdfast.ports import Change, Store
+
+
+async def again(store: Store, job: Job, fence: int) -> Job:
+    """The job's next attempt, after it lost the one before."""
+    back = await stepped(store, job, Event.LOSE)
+    sent = await stepped(store, back, Event.DISPATCH, worker="w2", fence=fence)
+    return await stepped(store, sent, Event.START, attempts=sent.attempts + 1, lease_until=store.now() + 30)
+
+
+async def unknown_effect(store: Store, risk: Risk = Risk.HIGH) -> Job:
+    """A running job whose first attempt was lost while it charged."""
+    job = await running(store, fence=7, risk=risk)
+    await store.prepare_effect(job.id, 7, "charge", idempotent=False)
+    return await again(store, job, fence=8)
+
+
+async def test_new_effect_may_run_and_is_prepared(store: Store) -> None:
+    job = await running(store, fence=7)
+
+    effect, ruling = await store.prepare_effect(job.id, 7, "charge", idempotent=False)
+
+    assert (ruling, effect.state, effect.fence, effect.attempt) == (Ruling.RUN, EffectState.PREPARED, 7, 1)
+    assert effect.idempotency_key == idempotency_key(ACME, job.id, "charge")
+    assert await store.list_effects(ACME) == [effect]
+
+
+async def test_only_the_running_attempt_prepares(store: Store) -> None:
+    job, waiting = await running(store, fence=7), await dispatched(store, fence=9)
+
+    with pytest.raises(StaleAttempt) as caught:
+        await store.prepare_effect(job.id, 6, "charge", idempotent=True)
+    with pytest.raises(StaleAttempt):
+        await store.prepare_effect(waiting.id, 9, "charge", idempotent=True)
+    with pytest.raises(NotFound):
+        await store.prepare_effect(JobId("none"), 7, "charge", idempotent=True)
+
+    assert caught.value.current_fence == 7
+    assert await store.list_effects(ACME) == []
+
+
+async def test_committed_effect_is_remembered_by_later_attempts(store: Store) -> None:
+    job = await running(store, fence=7)
+    await store.prepare_effect(job.id, 7, "charge", idempotent=False)
+    committed = await store.commit_effect(job.id, 7, "charge", b'"paid"')
+    await again(store, job, fence=8)
+
+    assert await store.prepare_effect(job.id, 8, "charge", idempotent=False) == (committed, Ruling.REMEMBERED)
+    assert committed.result == b'"paid"'
+
+
+async def test_commit_said_again_is_answered_the_same(store: Store) -> None:
+    job = await running(store, fence=7)
+    await store.prepare_effect(job.id, 7, "charge", idempotent=False)
+    first = await store.commit_effect(job.id, 7, "charge", b"1")
+
+    assert await store.commit_effect(job.id, 7, "charge", b"1") == first
+    with pytest.raises(NotFound):
+        await store.commit_effect(job.id, 7, "other", b"1")
+
+
+@pytest.mark.parametrize(
+    ("event", "state"),
+    [
+        (Event.LOSE, EffectState.UNKNOWN),
+        (Event.RETRY, EffectState.UNKNOWN),
+        (Event.HAND_BACK, EffectState.UNKNOWN),
+        (Event.SUCCEED, EffectState.UNKNOWN),
+        (Event.CANCEL, EffectState.UNKNOWN),
+        (Event.EXPIRE, EffectState.UNKNOWN),
+        (None, EffectState.PREPARED),
+    ],
+)
+async def test_prepared_effect_of_an_attempt_that_ended_is_unknown(
+    store: Store, event: Event | None, state: EffectState
+) -> None:
+    job = await running(store, fence=7)
+    await store.prepare_effect(job.id, 7, "charge", idempotent=False)
+    if event is None:
+        await store.apply([Change(before=job, after=amend(job, progress={"n": 1}), kind="job.progressed")])
+    else:
+        await stepped(store, job, event)
+
+    [effect] = await store.list_effects(ACME)
+    kinds = [e.kind for e in await store.list_events(after=0, limit=10, job_id=job.id)]
+
+    assert effect.state is state
+    assert ("effect.unknown" in kinds) is (state is EffectState.UNKNOWN)
+
+
+async def test_unknown_effect_blocks_the_retry_and_is_left_as_it_is(store: Store) -> None:
+    job = await unknown_effect(store)
+    [before] = await store.list_effects(ACME, state=EffectState.UNKNOWN)
+
+    effect, ruling = await store.prepare_effect(job.id, 8, "charge", idempotent=True)
+
+    assert (effect, ruling) == (before, Ruling.BLOCKED)
+    assert await store.list_effects(ACME, job_id=job.id) == [before]
+
+
+async def test_low_risk_runs_again_under_the_new_fence_with_the_same_key(store: Store) -> None:
+    job = await unknown_effect(store, Risk.LOW)
+    [before] = await store.list_effects(ACME)
+
+    effect, ruling = await store.prepare_effect(job.id, 8, "charge", idempotent=False)
+
+    assert (ruling, effect.fence, effect.state) == (Ruling.RUN, 8, EffectState.PREPARED)
+    assert effect.idempotency_key == before.idempotency_key
+
+
+async def test_late_commit_after_a_newer_attempt_prepared_is_refused_and_kept_as_evidence(store: Store) -> None:
+    job = await unknown_effect(store, Risk.LOW)
+    await store.prepare_effect(job.id, 8, "charge", idempotent=False)
+
+    with pytest.raises(StaleAttempt) as caught:
+        await store.commit_effect(job.id, 7, "charge", b'"late"')
+
+    last = (await store.list_events(after=0, limit=20, job_id=job.id))[-1]
+    assert caught.value.current_fence == 8
+    assert (last.kind, last.detail["result"], last.detail["offered_fence"]) == ("effect.refused", '"late"', 7)
+
+
+async def test_late_commit_that_nobody_has_overtaken_settles_the_unknown(store: Store) -> None:
+    job = await unknown_effect(store)
+
+    committed = await store.commit_effect(job.id, 7, "charge", b'"paid"')
+
+    assert committed.state is EffectState.COMMITTED
+    assert await store.prepare_effect(job.id, 8, "charge", idempotent=False) == (committed, Ruling.REMEMBERED)
+
+
+@pytest.mark.parametrize(
+    ("found", "ruling"), [(EffectState.ABSENT, Ruling.RUN), (EffectState.COMMITTED, Ruling.REMEMBERED)]
+)
+async def test_person_resolves_an_unknown_effect(store: Store, found: EffectState, ruling: Ruling) -> None:
+    job = await unknown_effect(store)
+
+    resolved = await store.resolve_effect(ACME, job.id, "charge", state=found, result=b"1", note="asked the bank")
+
+    assert (resolved.state, resolved.note) == (found, "asked the bank")
+    assert (await store.prepare_effect(job.id, 8, "charge", idempotent=False))[1] is ruling
+
+
+async def test_only_an_unknown_effect_of_the_tenant_is_resolved(store: Store) -> None:
+    job = await running(store, fence=7)
+    await store.prepare_effect(job.id, 7, "charge", idempotent=False)
+
+    with pytest.raises(Conflict):
+        await store.resolve_effect(ACME, job.id, "charge", state=EffectState.ABSENT, result=None, note="n")
+    with pytest.raises(NotFound):
+        await store.resolve_effect(OTHER, job.id, "charge", state=EffectState.ABSENT, result=None, note="n")
+    with pytest.raises(Invalid):
+        await store.resolve_effect(ACME, job.id, "charge", state=EffectState.PREPARED, result=None, note="n")
+
+
+async def test_a_replay_shares_the_effects_of_the_job_it_began_with(store: Store) -> None:
+    """What was done once stays done, however often the job is sent round again."""
+    first = await running(store)
+    await store.prepare_effect(first.id, first.fence, "charge", idempotent=False)
+    await store.commit_effect(first.id, first.fence, "charge", b'"paid"')
+    again = await running(store, replay_of=first.id)
+
+    effect, ruling = await store.prepare_effect(again.id, again.fence, "charge", idempotent=False)
+
+    assert ruling is Ruling.REMEMBERED
+    assert effect.result == b'"paid"'
+
+
+async def test_resolving_sends_the_parked_job_on_in_the_same_transaction(store: Store) -> None:
+    job = await running(store)
+    await store.prepare_effect(job.id, job.fence, "charge", idempotent=False)
+    parked = step(job, Event.RETRY, now=store.now(), worker="", not_before=PARKED_UNTIL)
+    assert await store.apply([Change(before=job, after=parked, kind="job.parked")]) == [True]
+    assert await store.list_dispatchable(limit=10) == []
+
+    await store.resolve_effect(
+        job.tenant, job.id, "charge", state=EffectState.ABSENT, result=None, note="asked the bank"
+    )
+
+    assert [found.id for found in await store.list_dispatchable(limit=10)] == [job.id]

@@ -1,0 +1,78 @@
+"""What `holdfast.ports.Store` promises about who is next: to be dispatched, to be looked after, to be recovered."""
+
+# ruff: noqa: F811  (a fixture is found by the name of a parameter)
+
+from __future__ import annotations
+
+from plane.jobs import OTHER, ManualRuntime, dispatched, running, stepped, submitted
+from plane.store_fixtures import clock, store, url  # noqa: F401
+
+from holdfast.core.job import Event, State
+from holdfast.stores import StoreWithBus
+
+
+async def test_dispatchable_by_priority_then_oldest_first_and_not_before_their_time(
+    store: StoreWithBus, clock: ManualRuntime
+) -> None:
+    low = await submitted(store, priority=-5)
+    clock.advance(1)
+    first, second = await submitted(store), await submitted(store)
+    high = await submitted(store, priority=100)
+    later = await submitted(store, priority=100, not_before=store.now() + 10)
+    await running(store, priority=100)
+
+    assert await store.list_dispatchable(limit=10) == [high, first, second, low]
+    assert await store.list_dispatchable(limit=2) == [high, first]
+    clock.advance(10)
+    assert later in await store.list_dispatchable(limit=10)
+
+
+async def test_tenant_with_few_jobs_does_not_wait_behind_a_tenant_with_many(store: StoreWithBus) -> None:
+    many = [await submitted(store) for _ in range(20)]
+    few = [await submitted(store, tenant=OTHER) for _ in range(2)]
+
+    found = await store.list_dispatchable(limit=6)
+
+    assert found == [many[0], few[0], many[1], few[1], many[2], many[3]]
+
+
+async def test_every_tenant_has_its_turn_when_there_are_more_of_them_than_fit(store: StoreWithBus) -> None:
+    for n in range(7):
+        await submitted(store, tenant=f"t{n}")
+        await submitted(store, tenant=f"t{n}")
+
+    turns = [job.tenant for _ in range(7) for job in await store.list_dispatchable(limit=3)]
+
+    assert {turns.count(tenant) for tenant in set(turns)} == {3}
+    assert len(set(turns)) == 7
+
+
+async def test_in_hand_are_the_dispatched_and_the_running(store: StoreWithBus) -> None:
+    waiting, working = await dispatched(store), await running(store, fence=8)
+    await running(store, worker="w2")
+    ended = await stepped(store, await running(store, fence=9), Event.SUCCEED)
+
+    assert await store.list_in_hand("w1") == [waiting, working]
+    assert ended.worker == "w1"
+
+
+async def test_recoverable_are_live_jobs_whose_time_has_come(store: StoreWithBus, clock: ManualRuntime) -> None:
+    waiting = await dispatched(store, topic="quick")
+    working = await running(store, topic="quick", fence=8)
+    await stepped(store, await running(store, topic="quick", fence=9), Event.SUCCEED)
+    assert await store.list_recoverable(limit=10) == []
+
+    clock.advance(2.5)
+    assert await store.list_recoverable(limit=10) == [waiting]
+    clock.advance(10)
+    assert await store.list_recoverable(limit=10) == [waiting, working]
+    assert await store.list_recoverable(limit=1) == [waiting]
+    assert await store.list_recoverable(limit=10, after=waiting.id) == [working]
+
+
+async def test_deadline_makes_a_job_recoverable_wherever_it_stands(store: StoreWithBus, clock: ManualRuntime) -> None:
+    job = await submitted(store, state=State.APPROVAL_REQUIRED, deadline=store.now() + 5)
+    assert await store.list_recoverable(limit=10) == []
+    clock.advance(5)
+
+    assert await store.list_recoverable(limit=10) == [job]
