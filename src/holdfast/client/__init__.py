@@ -1,0 +1,17 @@
+"""A plane over HTTP: `AsyncClient`, and `Client` for code without a loop.
+
+    with Client("http://127.0.0.1:7070") as plane:
+        job = plane.submit("mail.send", {"to": "ann"}, idempotency_key="order-7")
+        done = plane.wait(job.id, timeout=60)
+
+What the plane refuses is raised as the class of `holdfast.errors` that has the problem's code.
+Reads, and submissions that carry an idempotency key, are repeated when the plane cannot be
+reached or says that a repetition may help. Nothing else is: whether it happened is not known.
+"""
+
+from __future__ import annotations
+
+from holdfast.client.async_client import AsyncClient
+from holdfast.client.sync_client import Client
+
+__all__ = ["AsyncClient", "Client"]

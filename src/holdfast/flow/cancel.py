@@ -1,0 +1,38 @@
+"""Cancel: a person wants a job to stop."""
+
+from __future__ import annotations
+
+from holdfast.core.job import Event, Job, JobId, State, Tenant, amend, may, step
+from holdfast.errors import Conflict, VersionMismatch
+from holdfast.ports import Change, Store
+
+TRIES = 5
+"""A person's request is tried again this often when the job moves under it."""
+
+
+async def cancel(tenant: Tenant, job_id: JobId, reason: str, *, store: Store, version: int | None = None) -> Job:
+    """End a job that has not started at once; ask the worker of a running one to stop.
+
+    Cancelling a cancelled job is no error. Raises `Conflict` if it ended otherwise, and
+    `VersionMismatch` if a version is given and the job has another one.
+    """
+    for _ in range(TRIES):
+        job = await store.get_job(tenant, job_id)
+        if version is not None and job.version != version:
+            raise VersionMismatch(f"job {job.id} has version {job.version}, not {version}")
+        if job.state is State.CANCELLED or (job.state is State.RUNNING and job.cancel_requested):
+            return job
+        if not may(job, Event.CANCEL):
+            raise Conflict(f"job {job.id} is {job.state}: there is nothing left to cancel")
+        error = {"code": "cancelled", "message": reason}
+        if job.state is State.RUNNING:
+            change = Change(
+                before=job, after=amend(job, cancel_requested=True), kind="job.cancel_requested", detail=error
+            )
+        else:
+            after = step(job, Event.CANCEL, now=store.now(), error=error)
+            change = Change(before=job, after=after, kind="job.cancelled", detail=error)
+        [written] = await store.apply([change])
+        if written:
+            return change.after
+    raise Conflict(f"job {job_id} keeps changing; try again")

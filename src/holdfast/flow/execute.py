@@ -1,0 +1,131 @@
+"""Execute: a worker takes deliveries, starts them, keeps their leases and reports progress.
+
+Everything a worker says carries the attempt's fence. RUNNING is the worker's word alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from holdfast.core.job import Event, Job, JobId, State, amend, step
+from holdfast.core.topic import Topics
+from holdfast.ports import Bus, Change, Delivery, Note, Store
+from holdfast.telemetry import Telemetry
+
+
+class Standing(NamedTuple):
+    """What became of one attempt's request: the job if it was accepted; else why not."""
+
+    job_id: JobId
+    job: Job | None
+    code: str = "ok"
+    """ok, stale-fence, not-found."""
+    current_fence: int | None = None
+
+
+class Attempt(NamedTuple):
+    job_id: JobId
+    fence: int
+
+
+async def claim(
+    worker: str, limit: int, *, start: bool, store: Store, bus: Bus, topics: Topics, telemetry: Telemetry
+) -> list[Job]:
+    """Deliveries for the worker: jobs DISPATCHED to it, or already RUNNING if `start`.
+
+    A delivery that no longer fits its job (rolled back, requeued, cancelled) is settled, not given out.
+    """
+    deliveries = await bus.take(worker, limit=limit)
+    if not deliveries:
+        return []
+    jobs = await store.find_jobs([d.job_id for d in deliveries])
+    fitting = [(d, job) for d, job in zip(deliveries, jobs, strict=True) if job is not None and _fits(d, job)]
+    fit = {d for d, _ in fitting}
+    stale = [d for d in deliveries if d not in fit]
+    if stale:
+        await bus.settle(stale)
+    if not start:
+        return [job for _, job in fitting]
+    standings = await start_attempts(
+        worker,
+        [Attempt(d.job_id, d.fence) for d, _ in fitting],
+        store=store,
+        bus=bus,
+        topics=topics,
+        telemetry=telemetry,
+    )
+    return [standing.job for standing in standings if standing.job is not None]
+
+
+def _fits(delivery: Delivery, job: Job) -> bool:
+    return job.state is State.DISPATCHED and job.fence == delivery.fence and job.worker == delivery.worker
+
+
+async def start_attempts(
+    worker: str, attempts: Sequence[Attempt], *, store: Store, bus: Bus, topics: Topics, telemetry: Telemetry
+) -> list[Standing]:
+    """DISPATCHED → RUNNING, with a lease. The same worker saying it again is answered the same."""
+    jobs = await store.find_jobs([a.job_id for a in attempts])
+    now = store.now()
+    changes: dict[int, Change] = {}
+    standings: list[Standing | None] = [None] * len(attempts)
+    for n, (attempt, job) in enumerate(zip(attempts, jobs, strict=True)):
+        if job is None:
+            standings[n] = Standing(attempt.job_id, None, "not-found")
+        elif job.fence != attempt.fence or job.worker != worker or job.state not in (State.DISPATCHED, State.RUNNING):
+            standings[n] = Standing(job.id, None, "stale-fence", job.fence)
+        elif job.state is State.RUNNING:
+            standings[n] = Standing(job.id, job)
+        else:
+            lease_s = topics.get(job.topic).lease_s
+            started = step(job, Event.START, now=now, attempts=job.attempts + 1, lease_until=now + lease_s)
+            changes[n] = Change(before=job, after=started, kind="job.started", detail={"worker": worker})
+    if changes:
+        for (n, change), written in zip(changes.items(), await store.apply(list(changes.values())), strict=True):
+            # Moved on between the read and the write (cancelled, requeued): nobody may work on it.
+            standings[n] = (
+                Standing(change.after.id, change.after) if written else Standing(change.after.id, None, "stale-fence")
+            )
+    await bus.settle([Delivery(worker, a.job_id, a.fence) for a in attempts])
+    for change in changes.values():
+        telemetry.job_started(change.after)
+    return [standing for standing in standings if standing is not None]
+
+
+async def renew_attempts(attempts: Sequence[Attempt], *, store: Store, topics: Topics) -> list[Standing]:
+    """Extend the leases. A `job.cancel_requested` in the answer tells the worker to stop that one."""
+    jobs = await store.find_jobs([a.job_id for a in attempts])
+    leases = [
+        (a.job_id, a.fence, topics.get(job.topic).lease_s if job else 0.0)
+        for a, job in zip(attempts, jobs, strict=True)
+    ]
+    renewed = await store.renew_leases(leases)
+    return [
+        Standing(a.job_id, kept)
+        if kept is not None
+        else Standing(a.job_id, None, "not-found" if job is None else "stale-fence", None if job is None else job.fence)
+        for a, job, kept in zip(attempts, jobs, renewed, strict=True)
+    ]
+
+
+async def report_progress(attempt: Attempt, progress: Any, *, store: Store) -> Standing:
+    """Keep what the worker says about how far it is."""
+    for _ in range(2):  # once more if a renewal came in between
+        [job] = await store.find_jobs([attempt.job_id])
+        if job is None:
+            return Standing(attempt.job_id, None, "not-found")
+        if job.state is not State.RUNNING or job.fence != attempt.fence:
+            await refuse(job, attempt.fence, "progress", store=store)
+            return Standing(job.id, None, "stale-fence", job.fence)
+        noted = amend(job, progress=progress)
+        [written] = await store.apply([Change(before=job, after=noted, kind="job.progressed", detail={})])
+        if written:
+            return Standing(job.id, noted)
+    return Standing(attempt.job_id, job)
+
+
+async def refuse(job: Job, fence: int, what: str, *, store: Store) -> None:
+    """Keep the evidence of something that came too late."""
+    detail = {"what": what, "offered_fence": fence, "current_fence": job.fence, "state": job.state}
+    await store.add_notes([Note(job.tenant, job.id, "attempt.refused", detail)])

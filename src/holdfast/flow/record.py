@@ -1,0 +1,142 @@
+"""Record: how an attempt ended becomes how the job goes on. Once per attempt, by its fence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from holdfast.core.job import PARKED_UNTIL, Event, Job, JobId, State, step
+from holdfast.core.topic import Topic, Topics
+from holdfast.flow.execute import Standing, refuse
+from holdfast.locks.runtime import Runtime
+from holdfast.ports import Change, Store
+from holdfast.telemetry import Telemetry
+
+EFFECT_UNKNOWN = "effect-unknown"
+"""The error code of an attempt that met an effect which an earlier one may have performed."""
+
+
+class End(StrEnum):
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    HANDED_BACK = "handed_back"
+
+
+class Outcome(NamedTuple):
+    job_id: JobId
+    fence: int
+    end: End
+    result: bytes | None = None
+    error: dict[str, Any] | None = None
+    retryable: bool = True
+
+
+async def record(
+    outcomes: Sequence[Outcome], *, store: Store, topics: Topics, telemetry: Telemetry, runtime: Runtime
+) -> list[Standing]:
+    """Accept each outcome whose fence is the job's own and whose job is RUNNING; refuse the rest.
+
+    An accepted outcome said again is answered as the first time. A refused one changes nothing,
+    is counted, and is kept as evidence in the job's events.
+    """
+    jobs = await store.find_jobs([o.job_id for o in outcomes])
+    now = store.now()
+    standings: list[Standing | None] = [None] * len(outcomes)
+    changes: dict[int, Change] = {}
+    for n, (outcome, job) in enumerate(zip(outcomes, jobs, strict=True)):
+        if job is None:
+            standings[n] = Standing(outcome.job_id, None, "not-found")
+        elif job.state is State.RUNNING and job.fence == outcome.fence:
+            topic = topics.get(job.topic)
+            changes[n] = conclude(job, outcome, topic, now=now, chance=2 * runtime.jitter(1.0) - 1.0)
+        else:
+            standings[n] = await _answer_late(job, outcome, store=store, telemetry=telemetry)
+    if changes:
+        for (n, change), written in zip(changes.items(), await store.apply(list(changes.values())), strict=True):
+            if written:
+                telemetry.attempt_ended(change.before, change.after)
+                standings[n] = Standing(change.after.id, change.after)
+            else:
+                [moved] = await store.find_jobs([change.after.id])
+                assert moved is not None
+                if moved.state is State.RUNNING and moved.fence == outcomes[n].fence:
+                    # A renewal, progress or a cancel request came in between: still this attempt's word.
+                    [standings[n]] = await record(
+                        [outcomes[n]], store=store, topics=topics, telemetry=telemetry, runtime=runtime
+                    )
+                else:
+                    standings[n] = await _answer_late(moved, outcomes[n], store=store, telemetry=telemetry)
+    return [standing for standing in standings if standing is not None]
+
+
+def conclude(job: Job, outcome: Outcome, topic: Topic, *, now: float, chance: float) -> Change:
+    """What one accepted outcome makes of its job."""
+    match outcome.end:
+        case End.SUCCEEDED:
+            after = step(job, Event.SUCCEED, now=now, result=outcome.result, error=None)
+            return Change(before=job, after=after, kind="job.succeeded")
+        case End.CANCELLED:
+            after = step(job, Event.CANCEL, now=now, error={"code": "cancelled", "message": "stopped on request"})
+            return Change(before=job, after=after, kind="job.cancelled")
+        case End.HANDED_BACK:
+            # The worker's doing, not the job's: it costs no attempt and no waiting.
+            after = step(job, Event.HAND_BACK, now=now, attempts=job.attempts - 1, worker="", not_before=now)
+            return Change(before=job, after=after, kind="job.handed_back")
+        case End.FAILED:
+            error = outcome.error or {"code": "failed", "message": ""}
+            if error.get("code") == EFFECT_UNKNOWN:
+                # Nobody knows whether it happened: parked, at no cost, until a person has found out.
+                after = step(
+                    job,
+                    Event.RETRY,
+                    now=now,
+                    error=error,
+                    worker="",
+                    attempts=job.attempts - 1,
+                    not_before=PARKED_UNTIL,
+                )
+                return Change(before=job, after=after, kind="job.parked", detail={"error": error})
+            if job.cancel_requested:
+                return Change(before=job, after=step(job, Event.CANCEL, now=now, error=error), kind="job.cancelled")
+            if outcome.retryable and job.attempts < job.max_attempts:
+                wait_s = topic.backoff.delay(job.attempts, chance)
+                after = step(job, Event.RETRY, now=now, error=error, worker="", not_before=now + wait_s)
+                return Change(before=job, after=after, kind="job.retried", detail={"error": error, "wait_s": wait_s})
+            after = step(job, Event.FAIL, now=now, error=error)
+            reason = "not-retryable" if not outcome.retryable else "no-attempts-left"
+            return Change(before=job, after=after, kind="job.failed", detail={"error": error}, dead_letter=reason)
+
+
+#: The events that an accepted outcome leaves behind.
+_SAID = {
+    End.SUCCEEDED: ("job.succeeded",),
+    End.FAILED: ("job.failed", "job.retried", "job.parked", "job.cancelled"),
+    End.CANCELLED: ("job.cancelled",),
+    End.HANDED_BACK: ("job.handed_back",),
+}
+EVENTS_PAGE = 1000
+
+
+async def _answer_late(job: Job, outcome: Outcome, *, store: Store, telemetry: Telemetry) -> Standing:
+    same_result = outcome.end is not End.SUCCEEDED or job.result == outcome.result
+    if same_result and await _was_said(job, outcome, store):
+        return Standing(job.id, job)  # the reply to the first time was lost
+    telemetry.attempt_refused(job, what=outcome.end)
+    await refuse(job, outcome.fence, outcome.end, store=store)
+    return Standing(job.id, None, "stale-fence", job.fence)
+
+
+async def _was_said(job: Job, outcome: Outcome, store: Store) -> bool:
+    """Whether this attempt's outcome was accepted before. The state cannot tell: a job that was
+    retried on its worker's word looks like one that was taken from it."""
+    after = 0
+    while events := await store.list_events(after=after, limit=EVENTS_PAGE, job_id=job.id):
+        for event in events:
+            # What recovery did carries its remedy; that was nobody's outcome.
+            by_worker = "remedy" not in event.detail
+            if event.fence == outcome.fence and event.kind in _SAID[outcome.end] and by_worker:
+                return True
+        after = events[-1].number
+    return False

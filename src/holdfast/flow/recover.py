@@ -1,0 +1,88 @@
+"""Recover: carry out what `core.recovery` says about jobs that time has left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.core.job import Job, State, step
+from holdfast.core.recovery import Action, Remedy, recover
+from holdfast.core.topic import Topics
+from holdfast.flow.decide import Policy, decided
+from holdfast.ports import Change, Store
+from holdfast.telemetry import Telemetry
+
+
+async def recover_jobs(
+    jobs: Sequence[Job], *, store: Store, topics: Topics, policy: Policy, telemetry: Telemetry
+) -> int:
+    """Apply the recovery rule to each job, by compare-and-set: a second reconciler is a no-op."""
+    now = store.now()
+    planned = [(job, recover(job, topics.get(job.topic), now=now)) for job in jobs]
+    changes = [change for job, action in planned if (change := remedy(job, action, policy=policy, now=now)) is not None]
+    if not changes:
+        return 0
+    done = 0
+    for change, written in zip(changes, await store.apply(changes), strict=True):
+        if written:
+            done += 1
+            telemetry.job_recovered(change.before, change.after, reason=change.detail["reason"])
+    return done
+
+
+async def lose_attempts(jobs: Sequence[Job], *, reason: str, store: Store, telemetry: Telemetry) -> int:
+    """The worker of these jobs is known to be gone: do now what the expiry of its leases would do later."""
+    now = store.now()
+    changes = []
+    for job in jobs:
+        action = _bereaved(job, reason)
+        change = remedy(job, action, policy=None, now=now)
+        if change is not None:
+            changes.append(change)
+    written = await store.apply(changes) if changes else []
+    for change, done in zip(changes, written, strict=True):
+        if done:
+            telemetry.job_recovered(change.before, change.after, reason=reason)
+    return sum(written)
+
+
+def _bereaved(job: Job, reason: str) -> Action:
+    if job.state is State.DISPATCHED:
+        return Action(Remedy.REQUEUE, reason)
+    if job.state is not State.RUNNING:
+        return Action(Remedy.NOTHING)
+    if job.cancel_requested:
+        return Action(Remedy.CANCEL, reason)
+    return Action(Remedy.FAIL if job.attempts >= job.max_attempts else Remedy.RETRY, reason)
+
+
+def remedy(job: Job, action: Action, *, policy: Policy | None, now: float) -> Change | None:
+    """The change that carries an action out; None where the scheduler's next look is enough."""
+    detail = {"reason": action.reason, "remedy": action.remedy}
+    if action.remedy is Remedy.DECIDE and policy is not None:
+        return Change(before=job, after=decided(job, policy, now=now), kind="job.decided", detail=detail)
+    if action.event is None:
+        return None
+    error = {"code": action.reason, "message": f"recovered: {action.remedy}"}
+    phase = {"requeue": "requeue", "retry": "lease"}.get(action.remedy)
+    retries = job.retries if phase is None else {**job.retries, phase: job.retries.get(phase, 0) + 1}
+    back = action.remedy in (Remedy.REQUEUE, Remedy.RETRY)
+    after = step(
+        job,
+        action.event,
+        now=now,
+        retries=retries,
+        error=job.error if back else error,
+        worker="" if back else job.worker,
+        not_before=now if back else job.not_before,
+    )
+    dead = action.reason if action.remedy in (Remedy.FAIL, Remedy.EXPIRE) else ""
+    return Change(before=job, after=after, kind=f"job.{_KINDS[action.remedy]}", detail=detail, dead_letter=dead)
+
+
+_KINDS = {
+    Remedy.REQUEUE: "requeued",
+    Remedy.RETRY: "lost",
+    Remedy.FAIL: "failed",
+    Remedy.EXPIRE: "timed_out",
+    Remedy.CANCEL: "cancelled",
+}

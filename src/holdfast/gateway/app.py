@@ -1,0 +1,163 @@
+"""The gateway as an ASGI application, and how each request goes through it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route as RouterLine
+from starlette.types import Receive, Scope, Send
+
+from holdfast.errors import HoldfastError, Invalid, NotFound
+from holdfast.gateway import limits, openapi, problems
+from holdfast.gateway.calls import Answer, Call, Route
+from holdfast.gateway.desk import Desk
+from holdfast.gateway.plane import Plane
+from holdfast.gateway.routes import ROUTES
+from holdfast.locks.errors import LockError
+
+logger = logging.getLogger("holdfast")
+encode = msgspec.json.Encoder().encode
+
+
+def build(plane: Plane, *, api_key: str | None = None) -> Gateway:
+    """The application. Call it inside the loop that serves it, with the store open.
+
+    Without an API key everybody who reaches the socket may do everything: listen on loopback only.
+    """
+    return Gateway(plane, api_key=api_key)
+
+
+class Gateway:
+    """Routes that a plane serves all day are found by one look into a dict; the router has the others."""
+
+    def __init__(self, plane: Plane, *, api_key: str | None = None) -> None:
+        self._desk = Desk(plane)
+        self._api_key = api_key.encode() if api_key else None
+        served = [Served(route, self._desk, self._api_key) for route in (*ROUTES, self._description())]
+        self._hot = {one.route.path: one for one in served if one.route.hot}
+        by_path: dict[str, dict[str, Served]] = {}
+        for one in served:
+            by_path.setdefault(one.route.path, {})[one.route.method] = one
+        self._router = Starlette(
+            routes=[
+                RouterLine(_with_wide(methods), Methods(methods), methods=list(methods)) for methods in by_path.values()
+            ],
+            exception_handlers={HTTPException: _routing_problem},  # type: ignore[dict-item]  # it gets what it names
+        )
+        self._router.router.redirect_slashes = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            hot = self._hot.get(scope["path"])
+            if hot is not None:
+                await hot(scope, receive, send)
+                return
+        await self._router(scope, receive, send)
+
+    def drain(self) -> None:
+        """`/readyz` answers 503 from now on, long polls are answered and event streams end."""
+        self._desk.drain()
+
+    def _description(self) -> Route:
+        text = b""
+
+        async def describe(_: Desk, __: Call) -> Answer:
+            nonlocal text
+            text = text or encode(openapi.document(ROUTES, api_key=self._api_key is not None))
+            return Answer(text)
+
+        return Route(method="GET", path="/openapi.json", run=describe, summary="This document.")
+
+
+class Methods:
+    """One path's methods. An ASGI application, so that the router leaves the request unread."""
+
+    def __init__(self, methods: Mapping[str, Served]) -> None:
+        self._methods = methods
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        await self._methods[method](scope, receive, send)
+
+
+class Served:
+    """One line of the table, ready to serve: admit, decode, run, encode."""
+
+    def __init__(self, route: Route, desk: Desk, api_key: bytes | None) -> None:
+        self.route = route
+        self._desk = desk
+        self._api_key = api_key
+        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(route.request or Any)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answer = await self.route.run(self._desk, await self._admit(scope, receive))
+        except (HoldfastError, LockError) as error:
+            answer = problems.answer(error, instance=scope["path"])
+        except Exception:
+            # The last line of defence: what nobody foresaw is told to the caller without its details.
+            logger.exception("request.failed", extra={"event": "request.failed", "path": scope["path"]})
+            answer = problems.answer(HoldfastError("the log of the plane says what happened"), instance=scope["path"])
+        await respond(answer, scope, receive, send)
+
+    async def _admit(self, scope: Scope, receive: Receive) -> Call:
+        route = self.route
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        limits.check_origin(headers, self._api_key)
+        if not route.open:
+            limits.check_key(headers, self._api_key)
+        tenant = limits.find_tenant(headers.get(b"holdfast-tenant"))
+        query = scope["query_string"]
+        asked = limits.parse_query(route.query, query) if query or route.query is not None else None
+        body = None
+        if route.method == "POST":
+            raw = await limits.read_body(headers, receive, route.body_max)
+            if route.request is None:
+                if raw.strip() not in {b"", b"{}"}:
+                    raise Invalid("this request takes no body")
+            elif raw or not route.optional:
+                body = limits.decode(self._decoder, raw, headers)
+            else:
+                body = route.request()
+        return Call(tenant, body, asked, scope.get("path_params", {}), headers, receive)
+
+
+async def respond(answer: Answer, scope: Scope, receive: Receive, send: Send) -> None:
+    if answer.stream is not None:
+        headers = {name.decode(): value.decode() for name, value in answer.headers}
+        streaming = StreamingResponse(answer.stream, answer.status, headers, answer.media.decode())
+        await streaming(scope, receive, send)
+        return
+    body = answer.body if isinstance(answer.body, bytes) else encode(answer.body)
+    length = (b"content-length", str(len(body)).encode())
+    headers_sent = (
+        list(answer.headers) if answer.status == 304 else [(b"content-type", answer.media), length, *answer.headers]
+    )
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers_sent})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _with_wide(methods: Mapping[str, Served]) -> str:
+    """The path as the router writes it: `{key:path}` for a parameter that may contain slashes."""
+    [route, *_] = [one.route for one in methods.values()]
+    return re.sub(
+        r"\{(\w+)\}", lambda found: f"{{{found[1]}:path}}" if found[1] in route.wide else found[0], route.path
+    )
+
+
+def _routing_problem(request: Request, error: HTTPException) -> Response:
+    """What the router itself refuses: an unknown address, or a method it has not."""
+    if error.status_code == 405:
+        told = problems.answer(problems.NotAllowed(f"{request.method} is not known here"), instance=request.url.path)
+    else:
+        told = problems.answer(NotFound("no such address; /openapi.json lists them"), instance=request.url.path)
+    assert isinstance(told.body, msgspec.Struct)
+    return Response(encode(told.body), told.status, error.headers, told.media.decode())

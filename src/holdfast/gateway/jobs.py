@@ -1,0 +1,181 @@
+"""`/v1/jobs`: submit, look, list, cancel, retry."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from msgspec import Meta, field, to_builtins
+
+from holdfast import api
+from holdfast.core.job import TERMINAL, Job, JobId, Risk, State, Tenant
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.flow.again import retry
+from holdfast.flow.cancel import cancel
+from holdfast.flow.submit import Order
+from holdfast.gateway import limits, problems
+from holdfast.gateway.calls import Answer, Call, job_version
+from holdfast.gateway.desk import Desk
+from holdfast.gateway.views import event_view, from_cursor, job_view, number_from_cursor, to_cursor
+from holdfast.gateway.waiting import Patience
+from holdfast.ports import Accepted, JobFilter
+
+Limit = Annotated[int, Meta(ge=1, le=1000)]
+Cursor = Annotated[str, Meta(min_length=1, max_length=256)]
+LabelFilter = Annotated[str, Meta(pattern=r"^[^=]{1,128}=[\s\S]{0,256}$(?!\n)")]
+
+
+class JobQuery(api.Model, kw_only=True):
+    cursor: Cursor | None = None
+    limit: Limit = 100
+    state: State | None = None
+    topic: Annotated[str, Meta(max_length=128)] = ""
+    """Exact, or a family ending in `*`."""
+    label: list[LabelFilter] = field(default_factory=list)
+    """`name=value`. Repeated: all of them."""
+    worker: Annotated[str, Meta(max_length=128)] = ""
+
+
+class WaitQuery(api.Model, kw_only=True):
+    wait: Annotated[float, Meta(ge=0, le=60)] = 0.0
+    """Seconds to wait until the job is terminal or, with If-None-Match, has changed."""
+
+
+class PageQuery(api.Model, kw_only=True):
+    cursor: Cursor | None = None
+    limit: Limit = 100
+
+
+async def submit_job(desk: Desk, call: Call) -> Answer:
+    new: api.NewJob = call.body
+    header = call.headers.get(b"idempotency-key")
+    if header is not None:
+        key = header.decode("latin-1")
+        if not re.fullmatch(limits.KEY, key):
+            raise Invalid("Idempotency-Key takes 1 to 255 printable ASCII characters")
+        if new.idempotency_key not in {None, key}:
+            raise Invalid("the header Idempotency-Key and the field idempotency_key differ; send one of them")
+        new.idempotency_key = key
+    order = to_order(new, call.tenant, trace=call.header(b"traceparent")[:256])
+    return accepted(desk, await desk.plane.submitter.submit_one(order))
+
+
+def to_order(new: api.NewJob, tenant: Tenant, *, trace: str) -> Order:
+    return Order(
+        tenant=tenant,
+        topic=new.topic,
+        payload=limits.stored_json(new.payload, "payload"),
+        labels=new.labels,
+        priority=new.priority,
+        risk=None if new.risk is None else Risk(new.risk),
+        max_attempts=new.max_attempts,
+        delay_s=new.delay_s,
+        timeout_s=new.timeout_s,
+        key=new.idempotency_key,
+        trace=trace,
+    )
+
+
+def accepted(desk: Desk, reply: Accepted) -> Answer:
+    """202 for a new job; 200 with the first one where the request was a repetition."""
+    _tell(desk, reply)
+    job = reply.job
+    headers = ((b"location", f"/v1/jobs/{job.id}".encode()), etag(job))
+    return Answer(job_view(job), status=200 if reply.repeated else 202, headers=headers)
+
+
+def _tell(desk: Desk, reply: Accepted) -> None:
+    if not reply.repeated:
+        desk.plane.telemetry.job_submitted(reply.job)
+        desk.plane.wake()
+
+
+def etag(job: Job) -> tuple[bytes, bytes]:
+    return b"etag", b'"%d"' % job.version
+
+
+async def submit_jobs(desk: Desk, call: Call) -> Answer:
+    """One answer per member, in order; a bad one does not fail the others."""
+    if b"idempotency-key" in call.headers:
+        raise Invalid("in a batch each member carries its own idempotency_key; the header is for a single job")
+    trace = call.header(b"traceparent")[:256]
+    batch: api.NewJobs = call.body
+    prepared: list[Order | HoldfastError] = []
+    for new in batch.jobs:
+        try:
+            prepared.append(to_order(new, call.tenant, trace=trace))
+        except HoldfastError as error:
+            prepared.append(error)
+    replies = iter(await desk.plane.submitter.submit([order for order in prepared if isinstance(order, Order)]))
+    answers = [next(replies) if isinstance(order, Order) else order for order in prepared]
+    return Answer(api.SubmittedJobs(jobs=[_submitted(desk, answer) for answer in answers]))
+
+
+def _submitted(desk: Desk, reply: Accepted | HoldfastError) -> api.Submitted:
+    if isinstance(reply, HoldfastError):
+        return api.Submitted(error=to_builtins(problems.problem(reply)))
+    _tell(desk, reply)
+    return api.Submitted(job=job_view(reply.job), repeated=reply.repeated)
+
+
+async def list_jobs(desk: Desk, call: Call) -> Answer:
+    query: JobQuery = call.query
+    before = from_cursor(query.cursor)
+    wanted = JobFilter(
+        state=query.state,
+        topic=query.topic,
+        labels=dict(label.split("=", 1) for label in query.label),
+        worker=query.worker,
+    )
+    jobs = await desk.plane.store.list_jobs(
+        call.tenant, wanted, before=None if before is None else JobId(before), limit=query.limit + 1
+    )
+    page = jobs[: query.limit]
+    more = to_cursor(page[-1].id) if len(jobs) > query.limit else None
+    return Answer(api.JobPage(items=[job_view(job) for job in page], next_cursor=more))
+
+
+async def get_job(desk: Desk, call: Call) -> Answer:
+    """The job now, or after waiting: until it is terminal or, with If-None-Match, has another version."""
+    query: WaitQuery = call.query
+    known = job_version(call.header(b"if-none-match"))
+    job_id = JobId(call.path["id"])
+    hints = desk.feed.jobs
+    with hints.of(job_id) as hint:
+        async with Patience(hint, seconds=query.wait, receive=call.receive) as patience:
+            job = await desk.plane.store.get_job(call.tenant, job_id)
+            while query.wait and not hints.closed and not _is_news(job, known):
+                if not await patience.wait_hint():
+                    break
+                job = await desk.plane.store.get_job(call.tenant, job_id)
+    if known == job.version:
+        return Answer(status=304, headers=(etag(job),))
+    return Answer(job_view(job), headers=(etag(job),))
+
+
+def _is_news(job: Job, known: int | None) -> bool:
+    return job.state in TERMINAL if known is None else job.version != known or job.state in TERMINAL
+
+
+async def list_job_events(desk: Desk, call: Call) -> Answer:
+    query: PageQuery = call.query
+    job_id = JobId(call.path["id"])
+    after = number_from_cursor(query.cursor) or 0
+    await desk.plane.store.get_job(call.tenant, job_id)  # another tenant's job has no events either
+    events = await desk.plane.store.list_events(after=after, limit=query.limit + 1, tenant=call.tenant, job_id=job_id)
+    page = events[: query.limit]
+    more = to_cursor(page[-1].number) if len(events) > query.limit else None
+    return Answer(api.EventPage(items=[event_view(event) for event in page], next_cursor=more))
+
+
+async def cancel_job(desk: Desk, call: Call) -> Answer:
+    wanted: api.CancelJob = call.body
+    version = job_version(call.header(b"if-match"))
+    job = await cancel(call.tenant, JobId(call.path["id"]), wanted.reason, store=desk.plane.store, version=version)
+    return Answer(job_view(job), headers=(etag(job),))
+
+
+async def retry_job(desk: Desk, call: Call) -> Answer:
+    plane = desk.plane
+    reply = await retry(call.tenant, JobId(call.path["id"]), store=plane.store, submitter=plane.submitter)
+    return accepted(desk, reply)

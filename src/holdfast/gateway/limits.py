@@ -1,0 +1,177 @@
+"""Who may ask, and how much: checked before anything is read into a route's types."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from msgspec import Struct
+from starlette.types import Receive
+
+from holdfast.core.job import Tenant
+from holdfast.errors import HoldfastError, Invalid, Unauthorized
+
+PAYLOAD_BYTES_MAX = 1 << 20
+"""One payload, result or progress report."""
+BATCH_BYTES_MAX = 16 << 20
+DEPTH_MAX = 64
+QUERY_FIELDS_MAX = 100
+NUMBER_DIGITS_MAX = 18
+"""Of what must fit into 63 bits."""
+
+TENANT = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+KEY = r"^[ -~]{1,255}$"
+"""Of an idempotency key: printable ASCII. Keys of our own begin with a control character."""
+
+_tenant_of: dict[bytes | None, Tenant] = {None: Tenant("default")}
+_LOOPBACK = re.compile(rb"^(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?$")
+
+
+class Malformed(Invalid):
+    code = "malformed"
+    status = 400
+
+
+class TooLarge(Invalid):
+    code = "too-large"
+    status = 413
+
+
+class WrongMedia(Invalid):
+    code = "unsupported-media-type"
+    status = 415
+
+
+class Forbidden(HoldfastError):
+    code = "forbidden"
+    status = 403
+
+
+def find_tenant(header: bytes | None) -> Tenant:
+    tenant = _tenant_of.get(header)
+    if tenant is None:
+        assert header is not None
+        text = header.decode("latin-1")
+        if not re.fullmatch(TENANT, text):
+            raise Invalid(f"Holdfast-Tenant must match {TENANT}")
+        tenant = Tenant(text)
+        if len(_tenant_of) < 10_000:  # what strangers send must not grow without end
+            _tenant_of[header] = tenant
+    return tenant
+
+
+def check_key(headers: Mapping[bytes, bytes], api_key: bytes | None) -> None:
+    """With a key configured, the request must carry it. Takes the same time for every wrong one."""
+    if api_key is None:
+        return
+    scheme, _, offered = headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() != b"bearer" or not hmac.compare_digest(offered.strip(), api_key):
+        raise Unauthorized("send the API key as `Authorization: Bearer <key>`")
+
+
+def check_origin(headers: Mapping[bytes, bytes], api_key: bytes | None) -> None:
+    """A web page must not drive a plane that its visitor runs on loopback.
+
+    Another site's page names itself in `Origin`. One that makes its own name resolve to
+    127.0.0.1 has that name in `Host`: without a key, only loopback's own names are served.
+    """
+    host = headers.get(b"host", b"")
+    origin = headers.get(b"origin")
+    if origin is not None and origin.partition(b"://")[2] != host:
+        raise Forbidden("requests of pages from elsewhere are not served")
+    if api_key is None and host and not _LOOPBACK.match(host):
+        raise Forbidden("without an API key only loopback's own names are served: use 127.0.0.1 or localhost")
+
+
+async def read_body(headers: Mapping[bytes, bytes], receive: Receive, bytes_max: int) -> bytes:
+    """The whole body. Raises `TooLarge` as soon as that is known, without reading on."""
+    length = headers.get(b"content-length")
+    if length is not None and length.isdigit() and int(length) > bytes_max:
+        raise TooLarge(f"the body has {int(length)} bytes; at most {bytes_max} are taken")
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    while message.get("more_body"):
+        if len(body) > bytes_max:
+            break
+        message = await receive()
+        body += message.get("body", b"")
+    if len(body) > bytes_max:
+        raise TooLarge(f"the body has more than {bytes_max} bytes")
+    return body
+
+
+def decode(decoder: msgspec.json.Decoder[Any], body: bytes, headers: Mapping[bytes, bytes]) -> Any:
+    media = headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
+    if media != b"application/json":
+        raise WrongMedia("send the body as application/json")
+    try:
+        # A body with few brackets cannot be deep; only the others are measured.
+        if body.count(b"[") + body.count(b"{") > DEPTH_MAX:
+            check_depth(msgspec.json.decode(body))
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise Invalid(str(error)) from None
+    except RecursionError:
+        raise Invalid(f"the JSON is nested deeper than {DEPTH_MAX}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Malformed(f"the body is not JSON: {error}") from None
+
+
+def check_depth(document: Any) -> None:
+    level = [document]
+    for _ in range(DEPTH_MAX + 1):
+        level = [
+            child
+            for value in level
+            if type(value) in {dict, list}
+            for child in (value.values() if type(value) is dict else value)
+        ]
+        if not level:
+            return
+    raise Invalid(f"the JSON is nested deeper than {DEPTH_MAX}")
+
+
+def parse_query(wanted: type[Struct] | None, query: bytes) -> Any:
+    """The query string as the route's type. An unknown or repeated field is told, not ignored."""
+    try:
+        pairs = parse_qsl(
+            query.decode("ascii"), keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX, errors="strict"
+        )
+    except ValueError:
+        raise Malformed("the query string cannot be parsed") from None
+    if wanted is None:
+        if pairs:
+            raise Invalid(f"no query field is known here, and {pairs[0][0]!r} was given")
+        return None
+    lists = _lists(wanted)
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in lists:
+            fields.setdefault(name, []).append(value)
+        elif name in fields:
+            raise Invalid(f"the query field {name!r} is given twice")
+        else:
+            fields[name] = value
+    try:
+        return msgspec.convert(fields, wanted, strict=False)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"in the query: {error}") from None
+
+
+@cache
+def _lists(wanted: type[Struct]) -> frozenset[str]:
+    """The fields that may be repeated."""
+    return frozenset(f.name for f in msgspec.structs.fields(wanted) if f.default_factory is list)
+
+
+def stored_json(value: Any, what: str) -> bytes:
+    """A JSON value as it is kept. Raises `TooLarge`."""
+    raw = msgspec.json.encode(value)
+    if len(raw) > PAYLOAD_BYTES_MAX:
+        raise TooLarge(f"the {what} has {len(raw)} bytes; at most {PAYLOAD_BYTES_MAX} are kept")
+    return raw

@@ -1,0 +1,114 @@
+"""The OpenAPI 3.1 document, made from the table of routes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+import holdfast
+from holdfast import api
+from holdfast.gateway.calls import Route
+from holdfast.gateway.limits import KEY, TENANT
+
+HEADERS: dict[str, dict[str, Any]] = {
+    "Idempotency-Key": {"type": "string", "pattern": KEY},
+    "If-Match": {"type": "string", "pattern": '^("[0-9]{1,18}"|\\*)$'},
+    "If-None-Match": {"type": "string", "pattern": '^("[0-9]{1,18}"|\\*)$'},
+    "Last-Event-ID": {"type": "string", "pattern": "^[0-9]{1,18}$"},
+    "traceparent": {"type": "string", "maxLength": 256},
+}
+TENANT_HEADER = {
+    "name": "Holdfast-Tenant",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "pattern": TENANT, "default": "default"},
+}
+_PARAMETER = re.compile(r"\{(\w+)\}")
+
+
+def document(routes: Sequence[Route], *, api_key: bool) -> dict[str, Any]:
+    types = {kind for route in routes for kind in (route.request, route.reply, route.query) if kind is not None}
+    ordered = sorted(types | {api.Problem}, key=lambda kind: kind.__name__)
+    _, schemas = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas, api_key=api_key)
+    queries = {route.query.__name__ for route in routes if route.query is not None}
+    components: dict[str, Any] = {"schemas": {name: s for name, s in schemas.items() if name not in queries}}
+    if api_key:
+        components["securitySchemes"] = {"apiKey": {"type": "http", "scheme": "bearer"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Holdfast", "version": holdfast.__version__, "license": {"name": "Apache-2.0"}},
+        "paths": paths,
+        "components": components,
+    }
+
+
+def _operation(route: Route, schemas: dict[str, Any], *, api_key: bool) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": route.run.__name__,
+        "summary": route.summary,
+        "tags": list(route.tags),
+        "parameters": [*_path_parameters(route), *_query_parameters(route, schemas), *_header_parameters(route)],
+        "responses": _responses(route),
+    }
+    if route.request is not None:
+        content = {"application/json": {"schema": _ref(route.request)}}
+        operation["requestBody"] = {"required": not route.optional, "content": content}
+    if api_key and not route.open:
+        operation["security"] = [{"apiKey": []}]
+    return operation
+
+
+def _path_parameters(route: Route) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in _PARAMETER.findall(route.path)
+    ]
+
+
+def _query_parameters(route: Route, schemas: dict[str, Any]) -> list[dict[str, Any]]:
+    if route.query is None:
+        return []
+    properties: dict[str, Any] = schemas[route.query.__name__]["properties"]
+    return [
+        {"name": name, "in": "query", "required": False, "schema": _absent_not_null(schema)}
+        for name, schema in properties.items()
+    ]
+
+
+def _absent_not_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A query field is there or not; there is no null in a query string."""
+    options = [option for option in schema.get("anyOf", []) if option != {"type": "null"}]
+    return options[0] if len(options) == 1 else schema
+
+
+def _header_parameters(route: Route) -> list[dict[str, Any]]:
+    own = [{"name": name, "in": "header", "required": False, "schema": HEADERS[name]} for name in route.headers]
+    return own if route.open else [*own, TENANT_HEADER]
+
+
+def _responses(route: Route) -> dict[str, Any]:
+    responses: dict[str, Any] = {}
+    schema = {"type": "string"} if route.reply is None else _ref(route.reply)
+    for status in route.statuses:
+        responses[str(status)] = {"description": _STATUSES[status]}
+        if status != 304:
+            responses[str(status)]["content"] = {route.media: {"schema": schema}}
+    responses["default"] = {
+        "description": "A problem; its `code` is stable.",
+        "content": {"application/problem+json": {"schema": _ref(api.Problem)}},
+    }
+    return responses
+
+
+_STATUSES = {200: "Done", 202: "Accepted, and durable", 304: "Not changed"}
+
+
+def _ref(kind: type[Struct]) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{kind.__name__}"}

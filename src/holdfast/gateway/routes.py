@@ -1,0 +1,138 @@
+"""The table of routes. Starlette's routes, the OpenAPI document and the reference page come from it."""
+
+from __future__ import annotations
+
+from holdfast import api
+from holdfast.gateway import events, health, jobs, lists, problems, work
+from holdfast.gateway.calls import Route
+from holdfast.gateway.limits import BATCH_BYTES_MAX
+
+JOBS, WORK, LOOK, HEALTH = ("jobs",), ("work",), ("looking around",), ("health",)
+# A body is JSON around one payload: a little more than the payload itself may have.
+SINGLE = (1 << 20) + (1 << 16)
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        method="POST", path="/v1/jobs", run=jobs.submit_job, request=api.NewJob, reply=api.JobView,
+        statuses=(202, 200), headers=("Idempotency-Key", "traceparent"), body_max=SINGLE, hot=True, tags=JOBS,
+        summary="Submit a job. Durable when answered; 200 with the first job where the key repeats it.",
+    ),
+    Route(
+        method="POST", path="/v1/jobs:batch", run=jobs.submit_jobs, request=api.NewJobs, reply=api.SubmittedJobs,
+        headers=("traceparent",), body_max=BATCH_BYTES_MAX, hot=True, tags=JOBS,
+        summary="Submit many jobs. One answer per member, in order.",
+    ),
+    Route(
+        method="GET", path="/v1/jobs", run=jobs.list_jobs, query=jobs.JobQuery, reply=api.JobPage, tags=JOBS,
+        summary="List jobs, newest first.",
+    ),
+    Route(
+        method="GET", path="/v1/jobs/{id}", run=jobs.get_job, query=jobs.WaitQuery, reply=api.JobView,
+        statuses=(200, 304), headers=("If-None-Match",), tags=JOBS,
+        summary="One job, at once or when it has ended or changed.",
+    ),
+    Route(
+        method="GET", path="/v1/jobs/{id}/events", run=jobs.list_job_events, query=jobs.PageQuery,
+        reply=api.EventPage, tags=JOBS, summary="A job's history, oldest first.",
+    ),
+    Route(
+        method="POST", path="/v1/jobs/{id}:cancel", run=jobs.cancel_job, request=api.CancelJob, optional=True,
+        reply=api.JobView, headers=("If-Match",), tags=JOBS,
+        summary="Cancel: at once before it runs, by asking its worker afterwards.",
+    ),
+    Route(
+        method="POST", path="/v1/jobs/{id}:retry", run=jobs.retry_job, reply=api.JobView, statuses=(202, 200),
+        tags=JOBS, summary="Submit a FAILED, TIMEOUT or CANCELLED job anew; the same job again if repeated.",
+    ),
+    Route(
+        method="POST", path="/v1/work/hello", run=work.hello, request=api.Hello, reply=api.HelloReply, tags=WORK,
+        summary="A worker introduces itself.",
+    ),
+    Route(
+        method="POST", path="/v1/work/claim", run=work.claim_work, request=api.Claim, reply=api.Deliveries,
+        hot=True, tags=WORK, summary="Take deliveries; waits for the first one.",
+    ),
+    Route(
+        method="POST", path="/v1/work/start", run=work.start_work, request=api.StartWork, reply=api.Standings,
+        hot=True, tags=WORK, summary="Begin attempts: the jobs are RUNNING from now on.",
+    ),
+    Route(
+        method="POST", path="/v1/work/renew", run=work.renew_work, request=api.RenewWork, reply=api.Standings,
+        body_max=BATCH_BYTES_MAX, hot=True, tags=WORK, summary="Extend leases, and be heard of.",
+    ),
+    Route(
+        method="POST", path="/v1/work/progress", run=work.tell_progress, request=api.Progress,
+        reply=api.AttemptStanding, body_max=SINGLE, hot=True, tags=WORK, summary="Say how far an attempt is.",
+    ),
+    Route(
+        method="POST", path="/v1/work/complete", run=work.complete_work, request=api.CompleteWork,
+        reply=api.Standings, body_max=BATCH_BYTES_MAX, hot=True, tags=WORK,
+        summary="Say how attempts ended. A single outcome that is refused is answered 409.",
+    ),
+    Route(
+        method="POST", path="/v1/work/effect/prepare", run=work.prepare_effect, request=api.PrepareEffect,
+        reply=api.EffectRuling, tags=WORK, summary="Enter an effect before it happens.",
+    ),
+    Route(
+        method="POST", path="/v1/work/effect/commit", run=work.commit_effect, request=api.CommitEffect,
+        reply=api.Nothing, body_max=SINGLE, tags=WORK, summary="Say that an effect has happened.",
+    ),
+    Route(
+        method="POST", path="/v1/work/goodbye", run=work.goodbye, request=api.Goodbye, reply=api.Nothing,
+        tags=WORK, summary="Draining, or gone.",
+    ),
+    Route(
+        method="GET", path="/v1/workers", run=lists.list_workers, reply=api.Workers, tags=LOOK,
+        summary="Every worker the plane knows.",
+    ),
+    Route(
+        method="POST", path="/v1/workers/{id}:drain", run=lists.drain_worker, reply=api.Nothing, wide=("id",),
+        tags=LOOK, summary="Give a worker nothing more.",
+    ),
+    Route(
+        method="GET", path="/v1/locks", run=lists.list_locks, query=lists.LockQuery, reply=api.LocksPage,
+        tags=LOOK, summary="Held locks, in key order.",
+    ),
+    Route(
+        method="GET", path="/v1/dead-letters", run=lists.list_dead_letters, query=jobs.PageQuery,
+        reply=api.DeadLetterPage, tags=LOOK, summary="Jobs that ended badly, newest first, without their events.",
+    ),
+    Route(
+        method="GET", path="/v1/dead-letters/{number}", run=lists.get_dead_letter, reply=api.DeadLetterView,
+        tags=LOOK, summary="One dead letter, with its events.",
+    ),
+    Route(
+        method="POST", path="/v1/dead-letters/{number}:replay", run=lists.replay_dead_letter, reply=api.JobView,
+        statuses=(202, 200), tags=LOOK, summary="Submit a dead letter's job anew, once.",
+    ),
+    Route(
+        method="GET", path="/v1/effects", run=lists.list_effects, query=lists.EffectQuery, reply=api.Effects,
+        tags=LOOK, summary="Effects, such as those that nobody knows whether they happened.",
+    ),
+    Route(
+        method="POST", path="/v1/effects/{job}/{key}:resolve", run=lists.resolve_effect, request=api.ResolveEffect,
+        reply=api.EffectView, body_max=SINGLE, wide=("key",), tags=LOOK,
+        summary="Say what became of an unknown effect; a job that waits for it may go on.",
+    ),
+    Route(
+        method="GET", path="/v1/events", run=events.stream_events, query=events.EventQuery,
+        headers=("Last-Event-ID",), media="text/event-stream", tags=LOOK,
+        summary="Everything that happens, as server-sent events.",
+    ),
+    Route(
+        method="GET", path="/problems/{code}", run=problems.explain, media="text/plain", open=True, tags=HEALTH,
+        summary="What a problem's type means.",
+    ),
+    Route(
+        method="GET", path="/livez", run=health.tell_alive, media="text/plain", open=True, tags=HEALTH,
+        summary="The process runs.",
+    ),
+    Route(
+        method="GET", path="/readyz", run=health.tell_ready, media="text/plain", open=True, tags=HEALTH,
+        summary="The store answers, and the plane is not shutting down.",
+    ),
+    Route(
+        method="GET", path="/metrics", run=health.tell_metrics, media="text/plain", tags=HEALTH,
+        summary="Prometheus metrics.",
+    ),
+)  # fmt: skip

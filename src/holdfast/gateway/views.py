@@ -1,0 +1,152 @@
+"""The plane's own values as what travels over HTTP."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+import msgspec
+
+from holdfast import api
+from holdfast.core.effect import Effect
+from holdfast.core.job import Job
+from holdfast.core.topic import Topics
+from holdfast.errors import Invalid
+from holdfast.flow.execute import Standing
+from holdfast.gateway.limits import NUMBER_DIGITS_MAX
+from holdfast.locks.port import Holder
+from holdfast.ports import DeadLetter, JobEvent
+
+
+def job_view(job: Job) -> api.JobView:
+    return api.JobView(
+        id=job.id,
+        topic=job.topic,
+        state=job.state,
+        payload=msgspec.Raw(job.payload),
+        labels=job.labels,
+        priority=job.priority,
+        risk=job.risk,
+        attempts=job.attempts,
+        max_attempts=job.max_attempts,
+        schedulings=job.schedulings,
+        retries=job.retries,
+        worker=job.worker,
+        fence=job.fence,
+        created_at=job.created_at,
+        since=job.since,
+        not_before=job.not_before,
+        deadline=job.deadline,
+        lease_until=job.lease_until or None,
+        cancel_requested=job.cancel_requested,
+        progress=job.progress,
+        result=api.json_value(job.result),
+        error=job.error,
+        replay_of=job.replay_of,
+        version=job.version,
+    )
+
+
+def event_view(event: JobEvent) -> api.EventView:
+    return api.EventView(
+        number=event.number,
+        job_id=event.job_id,
+        kind=event.kind,
+        state=event.state,
+        attempt=event.attempt,
+        fence=event.fence,
+        at=event.at,
+        detail=event.detail,
+    )
+
+
+def delivery_view(job: Job, topics: Topics, *, started: bool) -> api.DeliveryView:
+    topic = topics.get(job.topic)
+    return api.DeliveryView(
+        job_id=job.id,
+        fence=job.fence,
+        topic=job.topic,
+        payload=msgspec.Raw(job.payload),
+        attempt=job.attempts if started else job.attempts + 1,
+        max_attempts=job.max_attempts,
+        lease_s=topic.lease_s,
+        running_timeout_s=topic.running_timeout_s,
+        labels=job.labels,
+        risk=job.risk,
+        trace=job.trace,
+    )
+
+
+def standing_view(standing: Standing) -> api.AttemptStanding:
+    return api.AttemptStanding(
+        job_id=standing.job_id,
+        status=standing.code,
+        cancel=standing.job is not None and standing.job.cancel_requested,
+        current_fence=standing.current_fence,
+    )
+
+
+def effect_view(effect: Effect) -> api.EffectView:
+    return api.EffectView(
+        job_id=effect.job_id,
+        key=effect.key,
+        state=effect.state,
+        fence=effect.fence,
+        attempt=effect.attempt,
+        idempotency_key=effect.idempotency_key,
+        result=api.json_value(effect.result),
+        prepared_at=effect.prepared_at,
+        settled_at=effect.settled_at,
+        note=effect.note,
+    )
+
+
+def dead_letter_view(letter: DeadLetter, events: list[JobEvent]) -> api.DeadLetterView:
+    return api.DeadLetterView(
+        number=letter.number,
+        job_id=letter.job_id,
+        topic=letter.topic,
+        reason=letter.reason,
+        at=letter.at,
+        job=job_view(letter.job),
+        events=[event_view(event) for event in events],
+        replayed_as=letter.replayed_as,
+    )
+
+
+def lock_view(holder: Holder) -> api.LockView:
+    return api.LockView(
+        key=holder.key,
+        fence=holder.fence,
+        holder=holder.holder,
+        token_digest=holder.token_digest,
+        remaining_s=holder.remaining_ms / 1000,
+        waiters=holder.waiters,
+    )
+
+
+def to_cursor(last: str | int) -> str:
+    """Where the next page begins. Opaque to callers, so that its meaning may change."""
+    return base64.urlsafe_b64encode(f"1:{last}".encode()).decode().rstrip("=")
+
+
+def from_cursor(cursor: str | None) -> str | None:
+    if cursor is None:
+        return None
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        version, _, last = base64.b64decode(padded, altchars="-_", validate=True).decode().partition(":")
+    except (ValueError, binascii.Error):
+        version, last = "", ""
+    if version != "1" or not last:
+        raise Invalid("this cursor is not one that a page of this list gave; start without one")
+    return last
+
+
+def number_from_cursor(cursor: str | None) -> int | None:
+    last = from_cursor(cursor)
+    if last is None:
+        return None
+    if len(last) > NUMBER_DIGITS_MAX or not last.isdigit():
+        raise Invalid("this cursor is not one that a page of this list gave; start without one")
+    return int(last)

@@ -1,0 +1,182 @@
+"""`/v1/work/*`: what a worker in any language says. Everything about an attempt carries its fence."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from holdfast import api
+from holdfast.core.job import Job, JobId, State
+from holdfast.errors import HoldfastError, NotFound
+from holdfast.flow.execute import Attempt, Standing, claim, renew_attempts, report_progress, start_attempts
+from holdfast.flow.record import End, Outcome, record
+from holdfast.flow.recover import lose_attempts
+from holdfast.gateway import limits
+from holdfast.gateway.calls import Answer, Call
+from holdfast.gateway.desk import Desk
+from holdfast.gateway.plane import Plane
+from holdfast.gateway.views import delivery_view, standing_view
+from holdfast.gateway.waiting import Patience
+
+NOTHING = api.Nothing()
+
+
+class Refused(HoldfastError):
+    """What came too late, as the answer to a request about one attempt."""
+
+    code = "stale-fence"
+    status = 409
+
+    def __init__(self, standing: Standing) -> None:
+        super().__init__(f"the attempt of job {standing.job_id} that this fence belongs to is over")
+        self.job_id = standing.job_id
+        self.current_fence = standing.current_fence
+
+
+def _only(standing: Standing) -> api.AttemptStanding:
+    """The standing of a request about one attempt. Raises what a batch would list."""
+    if standing.code == "not-found":
+        raise NotFound(f"no job {standing.job_id}")
+    if standing.code != "ok":
+        raise Refused(standing)
+    return standing_view(standing)
+
+
+async def hello(desk: Desk, call: Call) -> Answer:
+    plane = desk.plane
+    said: api.Hello = call.body
+    reply = plane.registry.hello(said, now=plane.store.now())
+    # Believed only of those that the plane itself takes for its predecessors: same name, same host.
+    dead = [worker for worker in said.predecessor_dead if worker in reply.predecessors]
+    for worker in dead:
+        await _bury(plane, worker, reason="worker-died")
+    reply.predecessors = [worker for worker in reply.predecessors if worker not in dead]
+    plane.wake()
+    return Answer(reply)
+
+
+async def claim_work(desk: Desk, call: Call) -> Answer:
+    plane = desk.plane
+    wanted: api.Claim = call.body
+    plane.registry.seen(wanted.worker, now=plane.store.now())
+    with desk.arrivals.of(wanted.worker) as hint:
+        async with Patience(hint, seconds=wanted.wait_s, receive=call.receive) as patience:
+            jobs = await _claim(plane, wanted)
+            while not jobs and wanted.wait_s and not desk.draining and await patience.wait_hint():
+                jobs = await _claim(plane, wanted)
+    deliveries = [delivery_view(job, plane.topics, started=wanted.start) for job in jobs]
+    return Answer(api.Deliveries(deliveries=deliveries))
+
+
+async def _claim(plane: Plane, wanted: api.Claim) -> list[Job]:
+    return await claim(
+        wanted.worker,
+        wanted.limit,
+        start=wanted.start,
+        store=plane.store,
+        bus=plane.bus,
+        topics=plane.topics,
+        telemetry=plane.telemetry,
+    )
+
+
+def _attempts(refs: Sequence[api.AttemptRef]) -> list[Attempt]:
+    return [Attempt(JobId(ref.job_id), ref.fence) for ref in refs]
+
+
+async def start_work(desk: Desk, call: Call) -> Answer:
+    plane = desk.plane
+    wanted: api.StartWork = call.body
+    plane.registry.seen(wanted.worker, now=plane.store.now())
+    standings = await start_attempts(
+        wanted.worker,
+        _attempts(wanted.attempts),
+        store=plane.store,
+        bus=plane.bus,
+        topics=plane.topics,
+        telemetry=plane.telemetry,
+    )
+    return Answer(api.Standings(attempts=[standing_view(standing) for standing in standings]))
+
+
+async def renew_work(desk: Desk, call: Call) -> Answer:
+    plane = desk.plane
+    wanted: api.RenewWork = call.body
+    # Leases first: they are judged by their fences, whether or not the plane knows the worker again yet.
+    attempts = _attempts(wanted.attempts)
+    standings = await renew_attempts(attempts, store=plane.store, topics=plane.topics) if attempts else []
+    plane.registry.seen(wanted.worker, now=plane.store.now())
+    return Answer(api.Standings(attempts=[standing_view(standing) for standing in standings]))
+
+
+async def tell_progress(desk: Desk, call: Call) -> Answer:
+    said: api.Progress = call.body
+    limits.stored_json(said.progress, "progress")
+    attempt = Attempt(JobId(said.job_id), said.fence)
+    return Answer(_only(await report_progress(attempt, said.progress, store=desk.plane.store)))
+
+
+async def complete_work(desk: Desk, call: Call) -> Answer:
+    """Outcomes are judged by their fences alone, so one is not lost because the plane has restarted
+    and does not know its worker yet. A single outcome that is refused is answered with the problem."""
+    plane = desk.plane
+    said: api.CompleteWork = call.body
+    outcomes = [_outcome(outcome) for outcome in said.outcomes]
+    standings = await record(
+        outcomes, store=plane.store, topics=plane.topics, telemetry=plane.telemetry, runtime=plane.runtime
+    )
+    with contextlib.suppress(NotFound):
+        plane.registry.seen(said.worker, now=plane.store.now())
+    plane.wake()
+    views = [_only(standings[0])] if len(standings) == 1 else [standing_view(standing) for standing in standings]
+    return Answer(api.Standings(attempts=views))
+
+
+def _outcome(said: api.Outcome) -> Outcome:
+    end = End(said.outcome)
+    result = limits.stored_json(said.result, "result") if end is End.SUCCEEDED else None
+    if said.error is not None:
+        limits.stored_json(said.error, "error")
+    return Outcome(JobId(said.job_id), said.fence, end, result, said.error, said.retryable)
+
+
+async def prepare_effect(desk: Desk, call: Call) -> Answer:
+    said: api.PrepareEffect = call.body
+    effect, ruling = await desk.plane.store.prepare_effect(
+        JobId(said.job_id), said.fence, said.key, idempotent=said.idempotent
+    )
+    return Answer(
+        api.EffectRuling(ruling=ruling, idempotency_key=effect.idempotency_key, result=api.json_value(effect.result))
+    )
+
+
+async def commit_effect(desk: Desk, call: Call) -> Answer:
+    said: api.CommitEffect = call.body
+    result = limits.stored_json(said.result, "result")
+    await desk.plane.store.commit_effect(JobId(said.job_id), said.fence, said.key, result)
+    return Answer(NOTHING)
+
+
+async def goodbye(desk: Desk, call: Call) -> Answer:
+    said: api.Goodbye = call.body
+    if said.gone:
+        await _bury(desk.plane, said.worker, reason="worker-gone")
+        desk.plane.wake()
+    else:
+        await drain(desk.plane, said.worker)
+    return Answer(NOTHING)
+
+
+async def drain(plane: Plane, worker: str) -> None:
+    """Nothing more for this worker: what it has not started goes to others, what it runs it may finish."""
+    plane.registry.drain(worker)
+    waiting = [job for job in await plane.store.list_in_hand(worker) if job.state is State.DISPATCHED]
+    await lose_attempts(waiting, reason="worker-draining", store=plane.store, telemetry=plane.telemetry)
+    plane.wake()
+
+
+async def _bury(plane: Plane, worker: str, *, reason: str) -> None:
+    # No new jobs for it first: one dispatched after the list was read would be found by nobody.
+    plane.registry.gone(worker)
+    jobs = await plane.store.list_in_hand(worker)
+    await lose_attempts(jobs, reason=reason, store=plane.store, telemetry=plane.telemetry)

@@ -1,0 +1,97 @@
+"""The reconciler: puts right what time has left behind, one replica at a time.
+
+It holds a window (`ttl_hold`) rather than a lock: whoever has it ticks at every poll, nobody
+else inside it. What it does is compare-and-set all the same, so a reconciler that was paused
+in its tick and goes on in somebody else's window changes nothing twice.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.job import Job, JobId, State
+from holdfast.core.recovery import ORPHANABLE
+from holdfast.core.topic import Topics
+from holdfast.flow.decide import Policy
+from holdfast.flow.recover import lose_attempts, recover_jobs
+from holdfast.locks import LockClass, Locks
+from holdfast.locks.runtime import Runtime
+from holdfast.loops import Loop
+from holdfast.ports import Store
+from holdfast.registry import Registry
+from holdfast.telemetry import Telemetry
+
+POLL_S = 1.0
+BATCH = 200
+WINDOW = LockClass("reconciler", ttl=2 * POLL_S, pattern="ttl_hold")
+
+
+class Reconciler:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        locks: Locks,
+        registry: Registry,
+        topics: Topics,
+        policy: Policy,
+        telemetry: Telemetry,
+        runtime: Runtime,
+    ) -> None:
+        self._store = store
+        self._locks = locks
+        self._registry = registry
+        self._topics = topics
+        self._policy = policy
+        self._telemetry = telemetry
+        self._loop = Loop("reconciler", self.tick, every_s=POLL_S, jitter=runtime.jitter)
+
+    def start(self) -> None:
+        self._loop.start()
+
+    async def stop(self) -> None:
+        await self._loop.stop()
+
+    async def tick(self) -> None:
+        if await self._locks.claim(WINDOW, "default") is None:
+            return
+        await self._recover_overdue()
+        await self._part_with_silent_workers()
+
+    async def _recover_overdue(self) -> None:
+        """Page by page, past jobs that cannot be helped: a stuck head does not starve the rest."""
+        after: JobId | None = None
+        stale: dict[str, int] = dict.fromkeys((State.DISPATCHED, State.RUNNING), 0)
+        oldest = now = self._store.now()
+        while True:
+            page = await self._store.list_recoverable(limit=BATCH, after=after)
+            jobs = [job for job in page if job.state not in ORPHANABLE]
+            for job in jobs:
+                stale[job.state] = stale.get(job.state, 0) + 1
+                oldest = min(oldest, _unprotected_since(job, now))
+                if job.state is State.RUNNING and job.lease_until <= now:
+                    self._registry.doubt(job.worker)
+            await recover_jobs(
+                jobs, store=self._store, topics=self._topics, policy=self._policy, telemetry=self._telemetry
+            )
+            if len(page) < BATCH:
+                break
+            after = page[-1].id
+        self._telemetry.looked(stale, blind_s=now - oldest)
+
+    async def _part_with_silent_workers(self) -> None:
+        """What was dispatched to a worker that no longer speaks goes to another one at once; what
+        runs on it is left to its lease, because it may well be alive and working."""
+        now = self._store.now()
+        for worker in self._registry.silent(now=now):
+            held = await self._store.list_in_hand(worker)
+            waiting = [job for job in held if job.state is State.DISPATCHED]
+            await lose_attempts(waiting, reason="worker-silent", store=self._store, telemetry=self._telemetry)
+        for worker in self._registry.workers():
+            self._registry.holds(worker, [job.id for job in await self._store.list_in_hand(worker)])
+        self._registry.forget_old(now=now)
+
+
+def _unprotected_since(job: Job, now: float) -> float:
+    """Since when nobody looks after the job: neither a live lease nor a delivery that may be taken."""
+    if job.state is State.RUNNING:
+        return min(now, job.lease_until)
+    return job.since if job.state is State.DISPATCHED else now

@@ -1,0 +1,73 @@
+"""The replayer: finds jobs whose wake-up was lost before anybody had them, and sends them on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.core.job import JobId, State
+from holdfast.core.recovery import ORPHANABLE, Remedy, recover
+from holdfast.core.topic import Topics
+from holdfast.flow.decide import Policy
+from holdfast.flow.recover import recover_jobs
+from holdfast.locks import LockClass, Locks
+from holdfast.locks.runtime import Runtime
+from holdfast.loops import Loop
+from holdfast.ports import Store
+from holdfast.telemetry import Telemetry
+
+POLL_S = 5.0
+BATCH = 200
+WINDOW = LockClass("replayer", ttl=2 * POLL_S, pattern="ttl_hold")
+
+
+class Replayer:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        locks: Locks,
+        topics: Topics,
+        policy: Policy,
+        telemetry: Telemetry,
+        runtime: Runtime,
+        wake_scheduler: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._locks = locks
+        self._topics = topics
+        self._policy = policy
+        self._telemetry = telemetry
+        self._wake_scheduler = wake_scheduler
+        self._loop = Loop("replayer", self.tick, every_s=POLL_S, jitter=runtime.jitter)
+
+    def start(self) -> None:
+        self._loop.start()
+
+    async def stop(self) -> None:
+        await self._loop.stop()
+
+    async def tick(self) -> None:
+        if await self._locks.claim(WINDOW, "pending") is None:
+            return
+        after: JobId | None = None
+        while True:
+            page = await self._store.list_recoverable(limit=BATCH, after=after)
+            orphans = [job for job in page if job.state in ORPHANABLE]
+            await recover_jobs(
+                [job for job in orphans if job.state is State.PENDING],
+                store=self._store,
+                topics=self._topics,
+                policy=self._policy,
+                telemetry=self._telemetry,
+            )
+            now = self._store.now()
+            lost = [
+                job for job in orphans if recover(job, self._topics.get(job.topic), now=now).remedy is Remedy.DISPATCH
+            ]
+            if lost:
+                # They may also wait for a worker that fits: then this changes nothing.
+                self._telemetry.orphans_replayed(len(lost))
+                self._wake_scheduler()
+            if len(page) < BATCH:
+                return
+            after = page[-1].id

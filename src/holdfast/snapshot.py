@@ -1,0 +1,43 @@
+"""The snapshot writer: one replica keeps the worker registry in the store, so that others start warm."""
+
+from __future__ import annotations
+
+from holdfast.locks import LockClass, Locks
+from holdfast.locks.runtime import Runtime
+from holdfast.loops import Loop
+from holdfast.ports import Store
+from holdfast.registry import Registry
+
+WRITE_S = 5.0
+WRITER = LockClass("snapshot", ttl=10, pattern="ttl_hold", key_prefix="scheduler:snapshot:")
+"""Written every 5 s under a window of 10 s: another replica takes over within 15 s."""
+
+
+class SnapshotWriter:
+    def __init__(self, *, store: Store, locks: Locks, registry: Registry, runtime: Runtime) -> None:
+        self._store = store
+        self._locks = locks
+        self._registry = registry
+        self._loop = Loop("snapshot", self.tick, every_s=WRITE_S, jitter=runtime.jitter)
+
+    def start(self) -> None:
+        self._loop.start()
+
+    async def stop(self) -> None:
+        await self._loop.stop()
+
+    async def warm_up(self) -> None:
+        """At start: know whom another replica knew."""
+        snapshot = await self._store.read_snapshot()
+        if snapshot is not None:
+            self._registry.warm_up(snapshot)
+
+    async def tick(self) -> None:
+        window = await self._locks.claim(WRITER, "writer")
+        if window is None:
+            await self.warm_up()
+            return
+        snapshot = self._registry.to_snapshot(fence=window.fence, seq=window.next_seq(), now=self._store.now())
+        # Fenced: a writer that was paused past its window cannot overwrite its successor's.
+        if await self._store.write_snapshot(snapshot):
+            self._registry.wrote(snapshot)

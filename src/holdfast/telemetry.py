@@ -1,0 +1,107 @@
+"""Every event of the control plane: one call is one log line and its metrics.
+
+Labels are topics, phases, states and reasons, all of them bounded; ids are in log lines only.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+if TYPE_CHECKING:
+    from holdfast.core.job import Job
+
+logger = logging.getLogger("holdfast")
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
+
+
+class Telemetry:
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        self._submitted = self._counter("jobs_submitted", "Jobs acknowledged", "topic")
+        self._dispatched = self._counter("jobs_dispatched", "Deliveries sent", "topic")
+        self._ended = self._counter("jobs_ended", "Jobs that reached a terminal state", "topic", "state")
+        self._retried = self._counter("dispatch_retries", "Dispatches that failed and come round again", "phase")
+        self._rolled_back = self._counter("dispatch_rollback", "Publishes that failed and were rolled back", "topic")
+        self._rollback_failed = self._counter("dispatch_rollback_failed", "Rollbacks that failed, too", "topic")
+        self._refused = self._counter("attempts_refused", "Late results, progress or leases of an older fence", "what")
+        self._recovered = self._counter("jobs_recovered", "What the reconciler put right", "reason")
+        self._orphans = self._counter("jobs_orphan_replayed", "Jobs whose wake-up had been lost")
+        self._waited = Histogram(
+            "holdfast_dispatch_wait_seconds",
+            "From dispatchable to dispatched",
+            ["topic"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self._stale = Gauge(
+            "holdfast_jobs_stale", "Jobs past their limit, at the last look", ["state"], registry=self.registry
+        )
+        self._blind = Gauge(
+            "holdfast_blind_window_seconds", "How long the oldest unprotected job has been so", registry=self.registry
+        )
+
+    def job_submitted(self, job: Job) -> None:
+        self._submitted.labels(job.topic).inc()
+        self._log(logging.DEBUG, "job.submitted", job)
+
+    def job_dispatched(self, job: Job, *, waited_s: float) -> None:
+        self._dispatched.labels(job.topic).inc()
+        self._waited.labels(job.topic).observe(max(0.0, waited_s))
+        self._log(logging.DEBUG, "job.dispatched", job, worker=job.worker)
+
+    def dispatch_deferred(self, job: Job, *, reason: str) -> None:
+        self._log(logging.DEBUG, "dispatch.deferred", job, reason=reason)
+
+    def dispatch_retried(self, job: Job, *, phase: str, error: Exception) -> None:
+        self._retried.labels(phase).inc()
+        self._log(logging.WARNING, "dispatch.retried", job, phase=phase, error=str(error))
+
+    def rolled_back(self, job: Job) -> None:
+        self._retried.labels("publish").inc()
+        self._rolled_back.labels(job.topic).inc()
+        self._log(logging.WARNING, "dispatch.rolled_back", job)
+
+    def rollback_failed(self, job: Job, *, error: Exception) -> None:
+        self._retried.labels("rollback_write").inc()
+        self._rollback_failed.labels(job.topic).inc()
+        self._log(logging.ERROR, "dispatch.rollback_failed", job, error=str(error))
+
+    def job_started(self, job: Job) -> None:
+        self._log(logging.DEBUG, "job.started", job, worker=job.worker)
+
+    def attempt_ended(self, before: Job, after: Job) -> None:
+        if after.is_terminal:
+            self._ended.labels(after.topic, after.state).inc()
+        self._log(logging.DEBUG, "attempt.ended", after, worker=before.worker)
+
+    def attempt_refused(self, job: Job, *, what: str) -> None:
+        self._refused.labels(what).inc()
+        self._log(logging.WARNING, "attempt.refused", job, what=what)
+
+    def job_recovered(self, before: Job, after: Job, *, reason: str) -> None:
+        self._recovered.labels(reason).inc()
+        if after.is_terminal:
+            self._ended.labels(after.topic, after.state).inc()
+        self._log(logging.WARNING, "job.recovered", after, reason=reason, was=before.state)
+
+    def orphans_replayed(self, count: int) -> None:
+        self._orphans.inc(count)
+
+    def looked(self, stale: dict[str, int], *, blind_s: float) -> None:
+        """What a reconciler found at its tick."""
+        for state, count in stale.items():
+            self._stale.labels(state).set(count)
+        self._blind.set(blind_s)
+
+    def _counter(self, name: str, words: str, *labels: str) -> Counter:
+        return Counter(f"holdfast_{name}", words, labels, registry=self.registry)
+
+    def _log(self, level: int, event: str, job: Job, **values: object) -> None:
+        if logger.isEnabledFor(level):
+            values = {"job_id": job.id, "topic": job.topic, "state": job.state, "fence": job.fence, **values}
+            text = " ".join(f"{name}={value}" for name, value in values.items())
+            logger.log(level, "%s %s", event, text, extra={"event": event, **values})

@@ -1,0 +1,88 @@
+"""A real plane on a SQLite file, served on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+
+from holdfast.app import _Server, running
+from holdfast.client import AsyncClient
+from holdfast.config import Settings
+from holdfast.core.job import Risk
+from holdfast.core.retry import Backoff
+from holdfast.core.topic import Topic, Topics
+from holdfast.gateway.app import Gateway, build
+from holdfast.gateway.plane import Plane
+
+TOPICS = Topics(
+    (
+        Topic(name="quick", max_attempts=1),
+        Topic(name="patient", risk=Risk.HIGH, max_attempts=9, backoff=Backoff(first_s=3600, cap_s=3600)),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    plane: Plane
+    gateway: Gateway
+    url: str
+    http: httpx2.AsyncClient
+    client: AsyncClient
+
+    async def post(self, path: str, body: Any = None, **headers: str) -> httpx2.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.http.post(path, json=body, headers=named)
+
+    async def work(self, verb: str, **body: Any) -> Any:
+        """What a worker says; the decoded answer."""
+        response = await self.http.post(f"/v1/work/{verb}", json=body)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    async def introduce(self, worker: str = "w1", **more: Any) -> Any:
+        return await self.work("hello", worker=worker, name=worker, topics=["*"], slots=10, **more)
+
+    async def started(self, topic: str = "t", worker: str = "w1", **limits: Any) -> dict[str, Any]:
+        """A job that a worker has begun: its delivery."""
+        await self.introduce(worker)
+        await self.client.submit(topic, **limits)
+        taken = await self.work("claim", worker=worker, wait_s=5, start=True)
+        delivery: dict[str, Any] = taken["deliveries"][0]
+        return delivery
+
+
+@contextlib.asynccontextmanager
+async def serving(directory: Path, *, api_key: str | None = None, **settings: Any) -> AsyncIterator[Served]:
+    chosen = Settings(store=f"sqlite:///{directory}/plane.db", topics=TOPICS, **settings)
+    async with running(chosen) as plane:
+        gateway = build(plane, api_key=api_key)
+        listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        config = uvicorn.Config(gateway, loop="none", http="httptools", log_config=None, lifespan="off")
+        server = _Server(config)
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started:
+            await asyncio.sleep(0.005)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=20) as http:
+            async with AsyncClient(url, api_key=api_key or "") as client:
+                yield Served(plane, gateway, url, http, client)
+        gateway.drain()
+        server.should_exit = True
+        await task
+        listener.close()
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    async with serving(tmp_path) as one:
+        yield one

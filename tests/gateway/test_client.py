@@ -1,0 +1,102 @@
+"""The Python clients: the same promises with and without a loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from gateway.conftest import Served
+from holdfast import api, errors
+from holdfast.client import AsyncClient, Client
+
+
+async def test_both_clients_say_the_same(served: Served) -> None:
+    def story() -> tuple[str, str]:
+        with Client(served.url) as plane:
+            job = plane.submit("t", {"n": 1}, idempotency_key="k", labels={"a": "b"})
+            assert plane.submit("t", {"n": 1}, idempotency_key="k", labels={"a": "b"}).id == job.id
+            [other] = plane.submit_many([api.NewJob(topic="u")])
+            assert other.job is not None
+            plane.cancel(other.job.id, reason="no need")
+            assert [event.kind for event in plane.events(other.job.id).items][-1] == "job.cancelled"
+            assert plane.retry(other.job.id).replay_of == other.job.id
+            assert len(plane.list(topic="u").items) == 2
+            plane.workers(), plane.locks(), plane.dead_letters(), plane.effects()
+            with pytest.raises(TimeoutError):
+                plane.wait(job.id, timeout=0.05)
+            plane.cancel(job.id)
+            return job.id, plane.wait(job.id, timeout=1).state
+
+    job_id, state = await asyncio.to_thread(story)
+
+    assert (await served.client.get(job_id)).state == state == "CANCELLED"
+
+
+async def test_refusals_are_raised_as_their_classes(served: Served) -> None:
+    job = await served.client.submit("t", idempotency_key="k")
+
+    with pytest.raises(errors.NotFound) as absent:
+        await served.client.get("none")
+    assert (absent.value.code, absent.value.status) == ("not-found", 404)
+    with pytest.raises(errors.KeyReused):
+        await served.client.submit("other", idempotency_key="k")
+    with pytest.raises(errors.VersionMismatch):
+        await served.client.cancel(job.id, version=99)
+    with pytest.raises(errors.Conflict, match="only FAILED"):
+        await served.client.retry(job.id)
+    with pytest.raises(errors.Invalid, match="topic"):
+        await served.client.submit("a b")
+
+
+async def test_wait_returns_as_soon_as_the_job_has_ended(served: Served) -> None:
+    delivery = await served.started()
+    waiting = asyncio.create_task(served.client.wait(delivery["job_id"], timeout=20))
+    await asyncio.sleep(0.05)
+
+    outcome = {"job_id": delivery["job_id"], "fence": delivery["fence"], "outcome": "succeeded", "result": 5}
+    await served.work("complete", worker="w1", outcomes=[outcome])
+
+    assert (await asyncio.wait_for(waiting, 2)).result == 5
+
+
+async def test_plane_that_is_not_there_is_an_error_of_ours() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    async with AsyncClient(f"http://127.0.0.1:{port}") as client:
+        with pytest.raises(errors.PlaneUnavailable) as away:
+            await client.submit("t")
+
+    assert away.value.applied is False
+
+
+async def test_read_is_repeated_until_the_plane_is_back(served: Served) -> None:
+    """A listener that drops its first two callers stands for a plane that is being restarted."""
+    dropped = 0
+    port = int(served.url.rsplit(":", 1)[1])
+
+    async def flaky(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal dropped
+        if dropped < 2:
+            dropped += 1
+            await reader.readline()
+            writer.close()
+            return
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        back.write(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(await there.readuntil(b"\r\n\r\n"))
+        writer.write(await there.read(1 << 16))
+        writer.close()
+        back.close()
+
+    job = await served.client.submit("t")
+    async with await asyncio.start_server(flaky, "127.0.0.1", 0) as server:
+        address = server.sockets[0].getsockname()
+        async with AsyncClient(f"http://127.0.0.1:{address[1]}") as client:
+            assert (await client.get(job.id)).id == job.id
+            assert dropped == 2
+            dropped = 0
+            with pytest.raises(errors.PlaneUnavailable):  # without a key nobody knows whether it was stored
+                await client.submit("t")
+            assert dropped == 1

@@ -1,0 +1,178 @@
+"""Bad input: a clear 4xx as problem+json, and nothing changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from gateway.conftest import Served, serving
+from holdfast import errors
+from holdfast.client import AsyncClient
+from holdfast.gateway import limits, problems
+from holdfast.gateway.limits import BATCH_BYTES_MAX, DEPTH_MAX
+from holdfast.locks import LockError
+
+DEEP = b'{"topic":"t","payload":%b%b}' % (b"[" * (DEPTH_MAX + 8), b"]" * (DEPTH_MAX + 8))
+ABYSS = b'{"topic":"t","payload":%b%b}' % (b"[" * 100_000, b"]" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"", 400, "malformed"),
+        (b"{", 400, "malformed"),
+        (b'{"topic":"t","payload":NaN}', 400, "malformed"),
+        (b'{"topic":"t","payload":"\xff"}', 400, "malformed"),
+        (b'{"topic":"t","payload":1e999}', 422, "invalid"),
+        (b"[]", 422, "invalid"),
+        (b"{}", 422, "invalid"),
+        (b'{"topic":7}', 422, "invalid"),
+        (b'{"topic":"t","topics":[]}', 422, "invalid"),
+        (b'{"topic":"a b"}', 422, "invalid"),
+        (b'{"topic":"t\\n"}', 422, "invalid"),
+        (b'{"topic":"t","risk":"huge"}', 422, "invalid"),
+        (b'{"topic":"t","priority":101}', 422, "invalid"),
+        (b'{"topic":"t","delay_s":-1}', 422, "invalid"),
+        (b'{"topic":"t","idempotency_key":"\\u001fagain:1"}', 422, "invalid"),
+        (DEEP, 422, "invalid"),
+        (ABYSS, 422, "invalid"),
+        (b'{"topic":"t","payload":"%b"}' % (b"x" * (2 << 20)), 413, "too-large"),
+    ],
+)
+async def test_bad_submission_changes_nothing(served: Served, body: bytes, status: int, code: str) -> None:
+    answer = await served.http.post("/v1/jobs", content=body, headers={"content-type": "application/json"})
+
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert (await served.client.list()).items == []
+
+
+async def test_many_brackets_are_not_depth(served: Served) -> None:
+    job = await served.client.submit("t", {"text": "[" * 500, "rows": [[n] for n in range(500)]})
+
+    assert (await served.client.get(job.id)).payload["rows"][499] == [499]
+
+
+async def test_body_without_a_length_is_limited_too(served: Served) -> None:
+    async def endless() -> object:
+        for _ in range(64):
+            yield b"x" * (1 << 20)
+
+    answer = await served.http.post("/v1/jobs:batch", content=endless(), headers={"content-type": "application/json"})
+
+    assert answer.status_code == 413
+    assert BATCH_BYTES_MAX < 64 << 20
+
+
+async def test_other_media_are_refused(served: Served) -> None:
+    """A form that a web page sends without asking must not submit a job."""
+    answer = await served.http.post("/v1/jobs", content=b'{"topic":"t"}', headers={"content-type": "text/plain"})
+
+    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported-media-type")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"origin": "http://evil.example"}, {"host": "evil.example"}, {"origin": "null"}],
+)
+async def test_pages_from_elsewhere_are_not_served(served: Served, headers: dict[str, str]) -> None:
+    answer = await served.http.post("/v1/jobs", json={"topic": "t"}, headers=headers)
+
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert (await served.client.list()).items == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "cursor=x",
+        "cursor=MTo",
+        "cursor=%F0%9F%92%A9",
+        "limit=0",
+        "limit=1001",
+        "limit=ten",
+        "limit=1&limit=2",
+        "state=HAPPY",
+        "label=noequals",
+        "unknown=1",
+        "topic=%ff",
+    ],
+)
+async def test_bad_query_is_told(served: Served, query: str) -> None:
+    answer = await served.http.get(f"/v1/jobs?{query}")
+
+    assert answer.status_code in {400, 422}
+    assert answer.json()["type"] == f"/problems/{answer.json()['code']}"
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/v1/jobs/x", {"if-none-match": "abc"}),
+        ("/v1/events", {"last-event-id": "abc"}),
+        ("/v1/jobs", {"holdfast-tenant": "a b"}),
+        ("/v1/jobs", {"holdfast-tenant": ""}),
+        ("/v1/jobs", {"holdfast-tenant": "x" * 65}),
+    ],
+)
+async def test_bad_header_is_told(served: Served, path: str, headers: dict[str, str]) -> None:
+    assert (await served.http.get(path, headers=headers)).json()["code"] == "invalid"
+
+
+async def test_router_answers_with_problems_too(served: Served) -> None:
+    absent = await served.http.get("/v1/nothing")
+    method = await served.http.delete("/v1/jobs")
+
+    assert (absent.status_code, absent.json()["code"]) == (404, "not-found")
+    assert (method.status_code, method.json()["code"]) == (405, "method-not-allowed")
+    assert {"GET", "POST"} <= set(method.headers["allow"].replace(" ", "").split(","))
+
+
+async def test_limit_of_live_jobs_says_when_to_come_back(tmp_path: Path) -> None:
+    async with serving(tmp_path, live_jobs_max=1) as served:
+        await served.client.submit("t")
+        answer = await served.post("/v1/jobs", {"topic": "t"})
+
+        assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (429, "too-many", "1")
+
+
+async def test_api_key_is_asked_for(tmp_path: Path) -> None:
+    async with serving(tmp_path, api_key="s3cret") as served:
+        bare = await served.http.get("/v1/jobs")
+        wrong = await served.http.get("/v1/jobs", headers={"authorization": "Bearer s3cre"})
+        right = await served.http.get("/v1/jobs", headers={"authorization": "Bearer s3cret"})
+
+        assert (bare.status_code, wrong.status_code, right.status_code) == (401, 401, 200)
+        assert bare.headers["www-authenticate"] == "Bearer"
+        assert "s3cre" not in wrong.text
+        assert (await served.http.get("/livez")).status_code == 200
+        assert (await served.client.list()).items == []
+        async with AsyncClient(served.url, api_key="other") as stranger:
+            with pytest.raises(errors.Unauthorized):
+                await stranger.list()
+
+
+async def test_what_nobody_foresaw_is_a_problem_without_details(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("password=hunter2")
+
+    monkeypatch.setattr(limits, "stored_json", broken)
+    answer = await served.post("/v1/jobs", {"topic": "t"})
+
+    assert (answer.status_code, answer.json()["code"]) == (500, "error")
+    assert "hunter2" not in answer.text
+
+
+async def test_every_error_has_a_title_and_a_page(served: Served) -> None:
+    def codes(root: type) -> set[str]:
+        return {root.code}.union(*(codes(child) for child in root.__subclasses__()))  # type: ignore[attr-defined]
+
+    known = codes(errors.HoldfastError) | codes(LockError)
+
+    assert known == set(problems.TITLES)
+    page: httpx2.Response = await served.http.get("/problems/stale-fence")
+    assert (page.status_code, "discard this work" in page.text) == (200, True)

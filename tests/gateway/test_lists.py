@@ -1,0 +1,91 @@
+"""Workers, locks, dead letters, effects: what a person sees and may do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.conftest import Served
+from holdfast import api
+from holdfast.locks import Locks
+
+
+async def failed(served: Served) -> dict[str, Any]:
+    delivery = await served.started("quick", payload={"n": 1})
+    outcome = {"job_id": delivery["job_id"], "fence": delivery["fence"], "outcome": "failed", "error": {"code": "bad"}}
+    await served.work("complete", worker="w1", outcomes=[outcome])
+    return delivery
+
+
+async def test_dead_letter_is_replayed_once(served: Served) -> None:
+    delivery = await failed(served)
+    [letter] = (await served.client.dead_letters()).items
+    shown = await served.client.dead_letter(letter.number)
+    assert (shown.job_id, shown.reason) == (delivery["job_id"], "no-attempts-left")
+    assert [event.kind for event in shown.events][-1] == "job.failed"
+
+    first = await served.post(f"/v1/dead-letters/{letter.number}:replay")
+    again = await served.post(f"/v1/dead-letters/{letter.number}:replay")
+
+    assert (first.status_code, again.status_code) == (202, 200)
+    assert first.json()["id"] == again.json()["id"]
+    assert first.json()["replay_of"] == delivery["job_id"]
+    assert (await served.client.dead_letter(letter.number)).replayed_as == first.json()["id"]
+
+
+async def test_dead_letters_of_others_do_not_exist(served: Served) -> None:
+    await failed(served)
+    [letter] = (await served.client.dead_letters()).items
+
+    answer = await served.http.get(f"/v1/dead-letters/{letter.number}", headers={"Holdfast-Tenant": "other"})
+
+    assert answer.status_code == 404
+    assert (await served.http.get("/v1/dead-letters/x")).status_code == 404
+
+
+async def test_resolved_effect_lets_its_job_go_on(served: Served) -> None:
+    key = "pay/1:x"
+    first = await served.started("patient")
+    ref = {"job_id": first["job_id"], "fence": first["fence"]}
+    await served.work("effect/prepare", worker="w1", **ref, key=key)
+    await served.work("complete", worker="w1", outcomes=[{**ref, "outcome": "handed_back"}])
+    [second] = (await served.work("claim", worker="w1", wait_s=5, start=True))["deliveries"]
+    ref["fence"] = second["fence"]
+    assert (await served.work("effect/prepare", worker="w1", **ref, key=key))["ruling"] == "blocked"
+    await served.work("complete", worker="w1", outcomes=[{**ref, "outcome": "failed"}])
+    [unknown] = (await served.client.effects(state="unknown", job_id=ref["job_id"])).items
+
+    found = api.ResolveEffect(state="committed", result={"id": 7}, reason="it is in the bank's list")
+    resolved = await served.client.resolve_effect(unknown.job_id, unknown.key, found)
+
+    assert (resolved.state, resolved.result) == ("committed", {"id": 7})
+    # Without the resolution its back-off would have lasted an hour.
+    [third] = (await served.work("claim", worker="w1", wait_s=5, start=True))["deliveries"]
+    ref["fence"] = third["fence"]
+    ruling = await served.work("effect/prepare", worker="w1", **ref, key=key)
+    assert (ruling["ruling"], ruling["result"]) == ("remembered", {"id": 7})
+    again = await served.post(f"/v1/effects/{ref['job_id']}/{key}:resolve", {"state": "absent", "reason": "no"})
+    assert (again.status_code, again.json()["code"]) == (409, "conflict")
+
+
+async def test_held_locks_are_listed(served: Served) -> None:
+    async with served.plane.locks.hold("scheduler.job", "j1") as lease:
+        [held] = (await served.client.locks(family="scheduler.job")).items
+
+    assert (held.key.endswith("j1"), held.fence) == (True, lease.fence)
+    assert (await served.http.get("/v1/locks?family=none")).json()["code"] == "undeclared-class"
+    assert isinstance(served.plane.locks, Locks)
+
+
+async def test_workers_are_listed(served: Served) -> None:
+    await served.introduce("w1", labels={"gpu": "yes"})
+
+    [worker] = (await served.client.workers()).items
+
+    assert (worker.id, worker.alive, worker.draining, worker.labels) == ("w1", True, False, {"gpu": "yes"})
+
+
+async def test_metrics_and_health(served: Served) -> None:
+    await served.client.submit("t")
+
+    assert 'holdfast_jobs_submitted_total{topic="t"} 1.0' in (await served.http.get("/metrics")).text
+    assert (await served.http.get("/readyz")).text == "ready\n"

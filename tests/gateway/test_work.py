@@ -1,0 +1,143 @@
+"""`/v1/work/*` as a worker in any language sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import httpx2
+
+from gateway.conftest import Served
+
+
+async def test_worker_takes_a_job_to_its_end(served: Served) -> None:
+    await served.introduce()
+    job = await served.client.submit("t", {"n": 1})
+
+    [delivery] = (await served.work("claim", worker="w1", wait_s=5))["deliveries"]
+    ref = {"job_id": delivery["job_id"], "fence": delivery["fence"]}
+    assert (delivery["job_id"], delivery["payload"], delivery["attempt"]) == (job.id, {"n": 1}, 1)
+    assert (await served.work("start", worker="w1", attempts=[ref]))["attempts"][0]["status"] == "ok"
+    await served.work("progress", worker="w1", **ref, progress={"done": 0.5})
+    assert (await served.client.get(job.id)).progress == {"done": 0.5}
+    assert (await served.work("renew", worker="w1", attempts=[ref]))["attempts"][0]["status"] == "ok"
+    await served.work("complete", worker="w1", outcomes=[{**ref, "outcome": "succeeded", "result": [1]}])
+
+    done = await served.client.wait(job.id, timeout=5)
+    assert (done.state, done.result, done.attempts) == ("SUCCEEDED", [1], 1)
+
+
+async def test_claim_waits_for_the_first_delivery(served: Served) -> None:
+    await served.introduce()
+    waiting = asyncio.create_task(served.work("claim", worker="w1", wait_s=20, start=True))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+
+    job = await served.client.submit("t")
+
+    [delivery] = (await asyncio.wait_for(waiting, 3))["deliveries"]
+    assert (delivery["job_id"], (await served.client.get(job.id)).state) == (job.id, "RUNNING")
+
+
+async def test_caller_who_hung_up_gets_no_job(served: Served) -> None:
+    """A job started for nobody would wait for its lease to run out."""
+    await served.introduce()
+    async with httpx2.AsyncClient(base_url=served.url, trust_env=False) as other:
+        with contextlib.suppress(httpx2.ReadTimeout):
+            await other.post("/v1/work/claim", json={"worker": "w1", "wait_s": 30, "start": True}, timeout=0.1)
+    await asyncio.sleep(0.05)
+
+    job = await served.client.submit("t")
+    await asyncio.sleep(0.2)
+
+    assert (await served.client.get(job.id)).state == "DISPATCHED"
+
+
+async def test_unknown_worker_must_say_hello(served: Served) -> None:
+    answer = await served.post("/v1/work/claim", {"worker": "stranger"})
+
+    assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
+
+
+async def test_late_result_is_refused_and_kept_as_evidence(served: Served) -> None:
+    delivery = await served.started()
+    lie = {"job_id": delivery["job_id"], "fence": delivery["fence"] - 1, "outcome": "succeeded"}
+
+    alone = await served.post("/v1/work/complete", {"worker": "w1", "outcomes": [lie]})
+    several = await served.work("complete", worker="w1", outcomes=[lie, {**lie, "job_id": "none"}])
+
+    assert (alone.status_code, alone.json()["code"]) == (409, "stale-fence")
+    assert alone.json()["current_fence"] == delivery["fence"]
+    assert [attempt["status"] for attempt in several["attempts"]] == ["stale-fence", "not-found"]
+    assert (await served.client.get(delivery["job_id"])).state == "RUNNING"
+    kinds = [event.kind for event in (await served.client.events(delivery["job_id"])).items]
+    assert kinds.count("attempt.refused") == 2
+
+
+async def test_outcome_of_a_worker_the_plane_forgot_counts(served: Served) -> None:
+    delivery = await served.started()
+    served.plane.registry.gone("w1")
+    outcome = {"job_id": delivery["job_id"], "fence": delivery["fence"], "outcome": "succeeded"}
+
+    await served.work("complete", worker="w1", outcomes=[outcome])
+
+    assert (await served.client.get(delivery["job_id"])).state == "SUCCEEDED"
+
+
+async def test_cancel_reaches_the_worker_with_its_next_renewal(served: Served) -> None:
+    delivery = await served.started()
+    ref = {"job_id": delivery["job_id"], "fence": delivery["fence"]}
+
+    await served.client.cancel(delivery["job_id"])
+
+    assert (await served.work("renew", worker="w1", attempts=[ref]))["attempts"][0]["cancel"] is True
+
+
+async def test_goodbye_gives_everything_back_at_once(served: Served) -> None:
+    delivery = await served.started()
+
+    await served.work("goodbye", worker="w1", gone=True)
+
+    job = await served.client.get(delivery["job_id"])
+    assert (job.state, job.worker) == ("SCHEDULED", "")
+    assert (await served.client.workers()).items == []
+
+
+async def test_draining_worker_keeps_what_runs_and_loses_what_waits(served: Served) -> None:
+    running = await served.started()
+    waiting = await served.client.submit("t")
+    while (await served.client.get(waiting.id)).state != "DISPATCHED":
+        await asyncio.sleep(0.01)
+
+    await served.client.drain("w1")
+
+    assert (await served.client.get(running["job_id"])).state == "RUNNING"
+    assert (await served.client.get(waiting.id)).state == "SCHEDULED"
+
+
+async def test_restarted_worker_ends_its_predecessors_leases(served: Served) -> None:
+    await served.work("hello", worker="other", name="mail", topics=["u"], slots=1, host="elsewhere")
+    await served.work("hello", worker="w1", name="mail", topics=["t"], slots=1, host="here")
+    job = await served.client.submit("t")
+    [delivery] = (await served.work("claim", worker="w1", wait_s=5, start=True))["deliveries"]
+
+    said = {"worker": "w2", "name": "mail", "topics": ["u"], "slots": 1, "host": "here"}
+    assert (await served.work("hello", **said))["predecessors"] == ["w1"]
+    assert (await served.work("hello", **said, predecessor_dead=["w1", "other"]))["predecessors"] == []
+
+    assert delivery["job_id"] == job.id
+    assert (await served.client.get(job.id)).state == "SCHEDULED"
+    assert {worker.id for worker in (await served.client.workers()).items} == {"w2", "other"}
+
+
+async def test_effect_happens_once_over_attempts(served: Served) -> None:
+    delivery = await served.started()
+    named = {"worker": "w1", "job_id": delivery["job_id"], "fence": delivery["fence"], "key": "charge"}
+
+    first = await served.work("effect/prepare", **named)
+    await served.work("effect/commit", **named, result={"id": 7})
+    again = await served.work("effect/prepare", **named)
+    stale = await served.post("/v1/work/effect/prepare", {**named, "fence": 1})
+
+    assert (first["ruling"], again["ruling"], again["result"]) == ("run", "remembered", {"id": 7})
+    assert (stale.status_code, stale.json()["code"]) == (409, "stale-fence")
