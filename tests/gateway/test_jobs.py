@@ -41,7 +41,7 @@ async def test_key_is_per_tenant(served: Served) -> None:
 
 
 async def test_batch_answers_for_each_member(served: Served) -> None:
-    members = [
+    members: list[dict[str, Any]] = [
         {"topic": "t", "idempotency_key": "a"},
         {"topic": "t", "idempotency_key": "b", "payload": 2},
         {"topic": "u"},

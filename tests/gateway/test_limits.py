@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx2
@@ -56,7 +57,7 @@ async def test_many_brackets_are_not_depth(served: Served) -> None:
 
 
 async def test_body_without_a_length_is_limited_too(served: Served) -> None:
-    async def endless() -> object:
+    async def endless() -> AsyncIterator[bytes]:
         for _ in range(64):
             yield b"x" * (1 << 20)
 
@@ -168,8 +169,8 @@ async def test_what_nobody_foresaw_is_a_problem_without_details(
 
 
 async def test_every_error_has_a_title_and_a_page(served: Served) -> None:
-    def codes(root: type) -> set[str]:
-        return {root.code}.union(*(codes(child) for child in root.__subclasses__()))  # type: ignore[attr-defined]
+    def codes(root: type[errors.HoldfastError | LockError]) -> set[str]:
+        return {root.code}.union(*(codes(child) for child in root.__subclasses__()))
 
     known = codes(errors.HoldfastError) | codes(LockError)
 

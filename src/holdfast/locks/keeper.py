@@ -12,7 +12,6 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from holdfast.locks.errors import LockError, Unavailable
@@ -259,5 +258,7 @@ class Keeper:
 
 def _grouped(leases: list[Lease]) -> list[list[Lease]]:
     """Leases of one class share a batch: same ttl, same patience."""
-    leases.sort(key=lambda lease: lease.lock_class.name)
-    return [list(group) for _, group in groupby(leases, key=lambda lease: lease.lock_class.name)]
+    groups: dict[str, list[Lease]] = {}
+    for lease in leases:
+        groups.setdefault(lease.lock_class.name, []).append(lease)
+    return list(groups.values())

@@ -158,14 +158,12 @@ class Lease:
 
     def renewal_succeeded(self, *, sent_at: float) -> None:
         # A late answer never shortens or revives anything: beliefs only move forward, a loss is final.
-        if self.lost is None and sent_at > self._belief.sent_at:
-            self._belief = believe(
-                self.lock_class.renewal,
-                sent_at=sent_at,
-                spread=0.8 + self._runtime.jitter(0.2),
-                hold_until=self._belief.hold_until,
-            )
-            self.look_at = min(self._belief.due, self._belief.trusted_until)
+        known = self._belief
+        if self.lost is None and sent_at > known.sent_at:
+            spread = 0.8 + self._runtime.jitter(0.2)
+            belief = believe(self.lock_class.renewal, sent_at=sent_at, spread=spread, hold_until=known.hold_until)
+            self._belief = belief
+            self.look_at = min(belief.due, belief.trusted_until)
             self.suspect = False
 
     def renewal_failed(self, *, tried_at: float, error: str) -> None:

@@ -49,10 +49,11 @@ class RenewalPolicy:
     timeout_s: float
     failures_max: int
     margin_s: float
+    trust_s: float = field(init=False)
+    """How long a request that succeeded is believed, from when it was sent."""
 
-    @property
-    def trust_s(self) -> float:
-        return self.ttl_s - self.margin_s
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "trust_s", self.ttl_s - self.margin_s)
 
     @property
     def retry_s(self) -> float:
