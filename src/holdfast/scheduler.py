@@ -16,8 +16,8 @@ from holdfast.registry import SILENT_S, Registry, with_one_more
 from holdfast.telemetry import Telemetry
 
 BATCH = 200
-POLL_S = 1.0
-"""The floor under the wake-ups: a job whose wake-up was lost waits this long."""
+POLL_S = 0.25
+"""The floor under the wake-ups: a job whose back-off has passed, or whose wake-up was lost, waits this long."""
 
 
 class Scheduler:

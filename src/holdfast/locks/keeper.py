@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.locks.errors import LockError, Unavailable
+from holdfast.locks.policy import LOOKS_PER_TTL
 from holdfast.locks.port import LockStore, Renewal, Standing
 from holdfast.locks.renewal import Verdict
 from holdfast.locks.runtime import fork_generation
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BATCH_MAX = 100
-SWEEPS_PER_TTL = 40
 SWEEP_S_MIN = 0.005
 SWEEP_S_MAX = 1.0
 CLOSE_S_MAX = 5.0
@@ -62,8 +62,8 @@ class Keeper:
             self._arm_dead_man(self._runtime.now())
         if self._thread is None:
             self.start()
-        if ttl_s < self._sweep_s * SWEEPS_PER_TTL:
-            self._sweep_s = max(SWEEP_S_MIN, ttl_s / SWEEPS_PER_TTL)
+        if ttl_s < self._sweep_s * LOOKS_PER_TTL:
+            self._sweep_s = max(SWEEP_S_MIN, ttl_s / LOOKS_PER_TTL)
             self._call(self._wake)
 
     def forget(self, lease: Lease) -> None:
@@ -213,7 +213,7 @@ class Keeper:
         loop = self._work_loop
         if loop is None or loop.is_closed():
             return
-        limit_s = self._sweep_s * SWEEPS_PER_TTL / 10
+        limit_s = self._sweep_s * LOOKS_PER_TTL / 10
         if self._pinged_at is None:
             self._pinged_at = now
             try:

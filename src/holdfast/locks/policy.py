@@ -9,6 +9,8 @@ from enum import StrEnum
 TTL_S_MIN = 0.05
 TTL_S_MAX = 24 * 3600.0
 KEY_BYTES_MAX = 512
+LOOKS_PER_TTL = 40
+"""How often the keeper looks at a lease."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}\Z")
 
@@ -58,9 +60,11 @@ class RenewalPolicy:
     @property
     def retry_s(self) -> float:
         """From one failed try to the next: the last permitted try still times out before the
-        trust window ends, so giving up always comes before the lease can expire."""
-        room = self.trust_s - self.every_s - self.timeout_s
-        return max(0.0, 0.95 * room / max(1, self.failures_max - 1))
+        trust window ends, so giving up always comes before the lease can expire. Each try may
+        begin as late as the keeper's next look."""
+        lateness = self.failures_max * self.ttl_s / LOOKS_PER_TTL
+        room = self.trust_s - self.every_s - self.timeout_s - lateness
+        return max(0.0, 0.98 * room / max(1, self.failures_max - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,7 @@ class LockClass:
         every = self.ttl / 3 if self.renew_every is None else self.renew_every
         if self.pattern is Pattern.TTL_HOLD:
             every = 0.0
-        timeout = min(2.0, self.ttl / 6)
+        timeout = min(2.0, self.ttl / 7)
         if every and not every + timeout < self.ttl - margin:
             raise ValueError(
                 f"{self.name}: renewing every {every} s leaves no time to renew a ttl of {self.ttl} s; "

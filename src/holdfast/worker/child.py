@@ -1,0 +1,146 @@
+"""The child process: loads the worker, then runs one handler at a time for its supervisor.
+
+    python -m holdfast.worker.child <descriptor> <pid of the supervisor>
+
+Plain functions run in the main thread with no event loop; coroutines run in a loop that is kept
+from job to job, so that clients they have opened stay usable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from holdfast.worker.context import Job, SyncJob
+from holdfast.worker.ending import ended
+from holdfast.worker.errors import AttemptOver
+from holdfast.worker.wire import Answer, Ask, Begin, Broken, CancelWork, ChildEnd, Done, Order, Ready, Request, Work
+from holdfast.worker.worker import Worker, load, loop_factory
+
+CANCEL_SIGNAL = signal.SIGUSR1
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    descriptor, supervisor = int(sys.argv[1]), int(sys.argv[2])
+    die_with(supervisor)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    child = Child(ChildEnd(socket.socket(fileno=descriptor)))
+    signal.signal(CANCEL_SIGNAL, child.interrupt)
+    with suppress(BrokenPipeError, ConnectionResetError):  # the supervisor is gone: so are we
+        child.serve()
+
+
+def die_with(supervisor: int) -> None:
+    """Have the kernel end this process with its supervisor, however that one ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != supervisor:  # it died before the line above
+        sys.exit(1)
+
+
+class Child:
+    def __init__(self, end: ChildEnd) -> None:
+        self._end = end
+        self._loop = asyncio.Runner(loop_factory=loop_factory())
+        self._numbers = 0
+        self._running: SyncJob | None = None
+
+    def serve(self) -> None:
+        worker = self._load()
+        while worker is not None and (order := self._end.wait_order()) is not None:
+            if isinstance(order, Work):
+                self._end.say(self._perform(worker, order))
+            # Anything else is late: for a handler that has already ended.
+
+    def interrupt(self, signum: int, frame: object) -> None:
+        if self._running is not None:
+            self._running.interrupt()
+
+    def _load(self) -> Worker | None:
+        begin = self._end.wait_order()
+        if not isinstance(begin, Begin):
+            return None
+        sys.path[:] = begin.path
+        try:
+            worker = load(begin.target)
+        except Exception as error:  # noqa: BLE001  (whatever a user's module raises while it is imported)
+            self._end.say(Broken(f"{begin.target}: {type(error).__name__}: {error}"))
+            return None
+        self._end.say(Ready(worker.options.described(), worker.isolations()))
+        return worker
+
+    def _perform(self, worker: Worker, work: Work) -> Done:
+        task = worker.find_task(work.topic)
+        if task is None:
+            return Done("failed", error={"code": "no-handler", "message": f"no task for topic {work.topic!r}"})
+        if task.is_coroutine:
+            return self._loop.run(self._run_coroutine(task.handler, work))
+        job = SyncJob(work, self._ask)
+        try:
+            self._running = job
+            return ended(lambda: task.handler(job))
+        except AttemptOver:  # between the handler's end and the next line
+            return Done("cancelled")
+        finally:
+            self._running = None
+
+    def _ask(self, request: Request) -> Answer:
+        self._numbers += 1
+        self._end.say(Ask(self._numbers, request))
+        while (order := self._end.wait_order()) is not None:
+            if isinstance(order, Answer) and order.number == self._numbers:
+                return order
+        sys.exit(1)
+
+    async def _run_coroutine(self, handler: Callable[[Any], Any], work: Work) -> Done:
+        loop = asyncio.get_running_loop()
+        asked: dict[int, asyncio.Future[Answer]] = {}
+
+        async def ask(request: Request) -> Answer:
+            self._numbers += 1
+            number = self._numbers
+            asked[number] = loop.create_future()
+            self._end.say(Ask(number, request))
+            try:
+                return await asked[number]
+            finally:
+                del asked[number]
+
+        def obey(order: Order) -> None:
+            if isinstance(order, CancelWork):
+                job.over = "cancelled"
+                task.cancel()
+            elif isinstance(order, Answer) and order.number in asked and not asked[order.number].done():
+                asked[order.number].set_result(order)
+
+        def read() -> None:
+            orders = self._end.arrived()
+            if orders is None:
+                os._exit(1)  # nobody keeps this job's lease any more
+            for order in orders:
+                obey(order)
+
+        job = Job(work, ask)
+        task = asyncio.ensure_future(_awaited(handler, job))
+        self._end.watch(loop, read)
+        try:
+            await asyncio.wait([task])
+        finally:
+            self._end.unwatch(loop)
+        return ended(task.result)
+
+
+async def _awaited(handler: Callable[[Any], Any], job: Job) -> Any:
+    return await handler(job)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""Child processes: spawned, kept for many jobs, killed with all they have started, and reaped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from holdfast.worker.errors import BrokenWorker
+from holdfast.worker.wire import Ask, Begin, Broken, CancelWork, Done, Frames, Order, Ready, Work, frame, word
+
+logger = logging.getLogger("holdfast.worker")
+
+POLL_S = 0.01
+WARM_MAX = 8
+"""Children started before there is work for them."""
+START_S_MAX = 120.0
+LEAVE_S_MAX = 5.0
+
+
+class ChildDied(Exception):
+    """It is dead and reaped."""
+
+    def __init__(self, code: int) -> None:
+        ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        super().__init__(f"the process that ran the handler {ended}")
+
+
+class Child(asyncio.Protocol):
+    """One process. `ready` and `run` end with `ChildDied`, or with what it says."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._frames = Frames()
+        self._ready: asyncio.Future[Ready] = self._loop.create_future()
+        self._reaped: asyncio.Future[int] = self._loop.create_future()
+        self._done: asyncio.Future[Done] | None = None
+        self._asked: Callable[[Ask], None] | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._pidfd = -1
+        self.jobs = 0
+        self.used_up = False
+        """It was told to stop something, and may still be about to: not for another job."""
+
+    async def start(self, target: str) -> Ready:
+        """Raises `BrokenWorker` if the module cannot be loaded."""
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "holdfast.worker.child", str(theirs.fileno()), str(os.getpid())]
+        # A group of its own: a kill reaches what the handler has started, and Ctrl-C does not reach the handler.
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], process_group=0, stdin=subprocess.DEVNULL)  # noqa: S603, ASYNC220  (our own command; a spawn takes a millisecond)
+        theirs.close()
+        self._watch()
+        self._transport, _ = await self._loop.create_unix_connection(lambda: self, sock=ours)
+        self.say(Begin(target, list(sys.path)))
+        try:
+            async with asyncio.timeout(START_S_MAX):
+                return await self._ready
+        except BaseException:
+            await self.close(at_once=True)
+            raise
+
+    def run(self, work: Work, asked: Callable[[Ask], None]) -> asyncio.Future[Done]:
+        self.jobs += 1
+        self._asked = asked
+        self._done = self._loop.create_future()
+        if self._reaped.done():
+            self._done.set_exception(ChildDied(self._reaped.result()))
+        self.say(work)
+        return self._done
+
+    def say(self, order: Order) -> None:
+        self._transport.write(frame(order))
+
+    def cancel(self, *, grace_s: float) -> None:
+        """Ask the handler to stop; kill it if it has not by then."""
+        self.used_up = True
+        self.say(CancelWork())
+        if not self._reaped.done():
+            os.kill(self._process.pid, signal.SIGUSR1)
+        self._patience = self._loop.call_later(grace_s, self.kill)
+
+    def kill(self) -> None:
+        """End it and everything in its process group. `run` ends when it is reaped."""
+        self.used_up = True
+        if not self._reaped.done():
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    @property
+    def usable(self) -> bool:
+        return not self.used_up and not self._reaped.done()
+
+    async def close(self, *, at_once: bool = False) -> None:
+        """Let it end, or make it; then reap it."""
+        self._transport.close()
+        if at_once:
+            self.kill()
+        try:
+            async with asyncio.timeout(LEAVE_S_MAX):
+                await asyncio.shield(self._reaped)
+        except TimeoutError:
+            self.kill()
+            await asyncio.shield(self._reaped)
+
+    def data_received(self, data: bytes) -> None:
+        for body in self._frames.feed(data):
+            try:
+                said = word(body)
+            except msgspec.DecodeError:  # something else wrote to its descriptor
+                self.kill()
+                return
+            match said:
+                case Done() if self._done is not None and not self._done.done():
+                    self._end_patience()
+                    self._done.set_result(said)
+                case Ask() if self._asked is not None:
+                    self._asked(said)
+                case Ready() if not self._ready.done():
+                    self._ready.set_result(said)
+                case Broken() if not self._ready.done():
+                    self._ready.set_exception(BrokenWorker(said.reason))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # It ended, or its handler closed every descriptor: nothing can be heard of it any more.
+        if self._done is not None and not self._done.done():
+            self.kill()
+
+    def _watch(self) -> None:
+        if hasattr(os, "pidfd_open"):
+            self._pidfd = os.pidfd_open(self._process.pid)
+            self._loop.add_reader(self._pidfd, self._look)
+        else:
+            self._loop.call_later(POLL_S, self._look)
+
+    def _look(self) -> None:
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            # It is gone, and what it has left behind in its group goes with it: now, because the
+            # group's number cannot become another's before its leader is reaped.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        code = self._process.poll()
+        if code is None:
+            self._loop.call_later(POLL_S, self._look)
+            return
+        self._end_patience()
+        self._reaped.set_result(code)
+        for waiting in (self._ready, self._done):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(ChildDied(code))
+        if self._ready.done() and not self._ready.cancelled():
+            self._ready.exception()
+
+    def _end_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+
+class Children:
+    """As many as there is work for, one job each at a time; some are kept ready."""
+
+    def __init__(self, target: str, *, slots: int, jobs_per_child: int) -> None:
+        self._target = target
+        self._warm = min(slots, WARM_MAX)
+        self._jobs_per_child = jobs_per_child
+        self._idle: list[Child] = []
+        self._all: set[Child] = set()
+        self._starting = 0
+        self._waiting: deque[asyncio.Future[Child]] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    async def start(self) -> None:
+        """Raises `BrokenWorker` if the worker cannot be loaded. One child is ready, others follow."""
+        self._idle.append(await self.take())
+        for _ in range(self._warm - 1):
+            self._spawn()
+
+    async def take(self) -> Child:
+        """A child to run one job. Raises `BrokenWorker` or `ChildDied` if none can be started."""
+        while self._idle:
+            child = self._idle.pop()
+            if child.usable:
+                return child
+            self._background(self._retire(child))
+        waiting: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        if self._starting < len(self._waiting):
+            self._spawn()
+        return await waiting
+
+    def give_back(self, child: Child) -> None:
+        if child.usable and child.jobs < self._jobs_per_child and not self._closing:
+            self._offer(child)
+        else:
+            self._background(self._retire(child))
+            if len(self._all) <= self._warm and not self._closing:
+                self._spawn()
+
+    async def close(self) -> None:
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        idle = set(self._idle)
+        await asyncio.gather(*(child.close(at_once=child not in idle) for child in list(self._all)))
+        self._all.clear()
+
+    def _spawn(self) -> None:
+        self._starting += 1
+        self._background(self._start_child())
+
+    async def _start_child(self) -> None:
+        child = Child()
+        self._all.add(child)
+        try:
+            await child.start(self._target)
+        except BaseException as error:
+            self._all.discard(child)
+            if not isinstance(error, Exception):
+                raise
+            logger.warning("child.not_started error=%s", error)
+            if waiting := self._next_waiting():
+                waiting.set_exception(error)
+            return
+        finally:
+            self._starting -= 1
+        self._offer(child)
+
+    def _offer(self, child: Child) -> None:
+        if waiting := self._next_waiting():
+            waiting.set_result(child)
+        else:
+            self._idle.append(child)
+
+    def _next_waiting(self) -> asyncio.Future[Child] | None:
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                return waiting
+        return None
+
+    async def _retire(self, child: Child) -> None:
+        await child.close()
+        self._all.discard(child)
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def describe(target: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """A worker's options and isolations, found out by a child: nothing of it is loaded here."""
+    child = Child()
+    try:
+        ready = await child.start(target)
+    except ChildDied as died:
+        raise BrokenWorker(f"{target}: {died}") from died
+    await child.close()
+    return ready.options, ready.isolations

@@ -1,0 +1,47 @@
+"""What a handler may raise, and what is raised in it.
+
+    Exception
+    ├── Fatal             raised by a handler: it failed, and another attempt would fail as well
+    ├── EffectAbsent      raised by the function of `job.once`: it did not happen, for certain
+    ├── EffectUnknown     raised by `job.once`: an earlier attempt may have done it; a person decides
+    ├── PlaneRefused      the plane did not accept what the handler asked of it
+    └── BrokenWorker      (ValueError) the worker cannot start as it is written
+    BaseException
+    └── AttemptOver       raised in a handler that must stop: cancelled, timed out, or its lease is lost
+
+`AttemptOver` is no `Exception`, as `KeyboardInterrupt` is none: a handler that retries on every
+exception must not retry on this one. In a coroutine it is `asyncio.CancelledError` instead.
+"""
+
+from __future__ import annotations
+
+
+class Fatal(Exception):
+    pass
+
+
+class EffectAbsent(Exception):
+    pass
+
+
+class EffectUnknown(Exception):
+    def __init__(self, key: str) -> None:
+        super().__init__(f"an earlier attempt may have done {key!r}; see `holdfast effect list`")
+
+
+class PlaneRefused(Exception):
+    def __init__(self, code: str, detail: str = "") -> None:
+        super().__init__(f"{code}: {detail}" if detail else code)
+        self.code = code
+
+
+class BrokenWorker(ValueError):
+    pass
+
+
+class AttemptOver(BaseException):
+    """`why`: cancelled, timed_out, handed_back or lost."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"this attempt is over: {why}")
+        self.why = why

@@ -1,0 +1,232 @@
+"""`Worker`: which topics a program works on, and how. Declared in a module, run by `worker.run()` or `holdfast worker`."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import importlib.util
+import inspect
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from holdfast.worker.errors import BrokenWorker
+
+if TYPE_CHECKING:
+    from holdfast.worker.supervisor import Supervisor
+
+PLANE = "http://127.0.0.1:7070"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,59}\Z")
+_Handler = TypeVar("_Handler", bound=Callable[[Any], Any])
+
+
+class Isolation(StrEnum):
+    PROCESS = "process"
+    """In a child process, which is killed and reaped before its lease can expire. For everything."""
+    ASYNC = "async"
+    """A coroutine in the worker's own loop, cancelled on loss. For trusted code that only waits."""
+    THREAD = "thread"
+    """In a thread of the worker. Cannot be stopped: call `job.check()` before each effect."""
+
+
+class Task(NamedTuple):
+    handler: Callable[[Any], Any]
+    isolation: Isolation
+    is_coroutine: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """`slots` jobs run at once, `backlog` more may wait here; both are told to the scheduler."""
+
+    url: str = PLANE
+    name: str = "worker"
+    pool: str = "default"
+    slots: int = 8
+    backlog: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    drain_s: float = 30.0
+    """After SIGTERM: how long running jobs may take before they are handed back."""
+    cancel_grace_s: float = 5.0
+    """How long a cancelled handler may take to stop by itself."""
+    jobs_per_child: int = 1000
+    """Then a child process is replaced by a fresh one."""
+    api_key: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        if not _NAME.match(self.name):
+            raise ValueError(f"worker name {self.name!r}: use up to 60 letters, digits and '_.:/-'")
+        if self.slots < 1 or self.backlog < 0 or self.jobs_per_child < 1:
+            raise ValueError(f"worker {self.name}: slots and jobs_per_child must be at least 1, backlog at least 0")
+
+    def described(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Worker:
+    """Everything after `url` is a keyword of `Options`; the module that declares it runs in every child process."""
+
+    def __init__(self, url: str = PLANE, **options: Any) -> None:
+        self.options = Options(url=url, **options)
+        self._tasks: dict[str, Task] = {}
+        self._module: str = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001  (where children find it)
+
+    def task(self, topic: str, *, isolation: str = Isolation.PROCESS) -> Callable[[_Handler], _Handler]:
+        """Declare the handler of a topic, or of a family of topics ending in `*`.
+
+        A handler takes the job and returns its JSON result. What it raises fails the attempt,
+        which is tried again unless that is `Fatal`.
+        """
+        chosen = Isolation(isolation)
+
+        def declare(handler: _Handler) -> _Handler:
+            is_coroutine = inspect.iscoroutinefunction(handler)
+            if chosen is Isolation.ASYNC and not is_coroutine:
+                raise ValueError(
+                    f"topic {topic!r}: isolation 'async' needs a coroutine; a function would block the loop"
+                )
+            if topic in self._tasks:
+                raise ValueError(f"topic {topic!r} has a handler already: {self._tasks[topic].handler!r}")
+            self._tasks[topic] = Task(handler, chosen, is_coroutine)
+            return handler
+
+        return declare
+
+    def find_task(self, topic: str) -> Task | None:
+        return self._tasks.get(match_topic(topic, self._tasks) or "")
+
+    def isolations(self) -> dict[str, str]:
+        """Topic → isolation: what the supervisor must know of the tasks."""
+        return {topic: task.isolation.value for topic, task in self._tasks.items()}
+
+    def run(self) -> None:
+        """Work until SIGTERM or SIGINT; then finish or hand back what is running, and return."""
+        _run(self._supervisor)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Supervisor]:
+        """Work inside of the block, in this loop. For tests and for programs that are more than a worker."""
+        async with _running(self._supervisor()) as supervisor:
+            yield supervisor
+
+    def _supervisor(self) -> Supervisor:
+        from holdfast.worker.supervisor import Supervisor  # noqa: PLC0415  (children need none of it)
+
+        in_children = Isolation.PROCESS in self.isolations().values()
+        return Supervisor(self.options, self.isolations(), worker=self, target=self._target() if in_children else "")
+
+    def _target(self) -> str:
+        """How a child process finds this very object: `module:name`, or `file.py:name` for a script."""
+        module = sys.modules.get(self._module)
+        names = [name for name, value in vars(module).items() if value is self] if module is not None else []
+        if module is None or not names:
+            raise BrokenWorker(
+                f"worker {self.options.name}: children cannot find it; assign it to a name at the top of a module"
+            )
+        if self._module != "__main__":
+            return f"{self._module}:{names[0]}"
+        if module.__spec__ is not None:  # python -m module
+            return f"{module.__spec__.name}:{names[0]}"
+        return f"{Path(module.__file__ or '').resolve()}:{names[0]}"
+
+
+def match_topic(topic: str, known: Mapping[str, object]) -> str | None:
+    """The exact name, else the longest family (`mail.*`) that it belongs to."""
+    if topic in known:
+        return topic
+    families = [name for name in known if name.endswith("*") and topic.startswith(name[:-1])]
+    return max(families, key=len, default=None)
+
+
+def load(target: str) -> Worker:
+    """The worker that `module:name` or `file.py:name` names; the name is `worker` if left out."""
+    place, _, name = target.rpartition(":") if ":" in target else (target, "", "worker")
+    here = str(Path.cwd())
+    if not {"", here} & set(sys.path):  # an installed command has its own folder there instead
+        sys.path.insert(0, here)
+    if place.endswith(".py"):
+        path = Path(place).resolve()
+        sys.path.insert(0, str(path.parent))
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        if spec is None or spec.loader is None:
+            raise BrokenWorker(f"{place}: not a Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(place)
+    found = getattr(module, name, None)
+    if not isinstance(found, Worker):
+        raise BrokenWorker(f"{target}: {name!r} is not a Worker; write module:name")
+    return found
+
+
+def serve(target: str, **changes: Any) -> None:
+    """What `holdfast worker module:name` does: `Worker.run`, with some options set anew.
+
+    If every task has isolation `process`, the module is loaded by children only, and no code of
+    the user's runs in the process that keeps the leases.
+    """
+    _run(lambda: _from_target(target, changes))
+
+
+@asynccontextmanager
+async def serving(target: str, **changes: Any) -> AsyncIterator[Supervisor]:
+    """As `serve`, inside of the block."""
+    async with _running(await _from_target(target, changes)) as supervisor:
+        yield supervisor
+
+
+async def _from_target(target: str, changes: dict[str, Any]) -> Supervisor:
+    from holdfast.worker.children import describe  # noqa: PLC0415
+    from holdfast.worker.supervisor import Supervisor  # noqa: PLC0415
+
+    described, isolations = await describe(target)
+    known = {name: value for name, value in changes.items() if value is not None}
+    options = replace(Options(**described), **known)
+    inline = set(isolations.values()) - {Isolation.PROCESS.value}
+    return Supervisor(options, isolations, worker=load(target) if inline else None, target=target)
+
+
+def _run(prepare: Callable[[], Supervisor | Awaitable[Supervisor]]) -> None:
+    async def main() -> None:
+        supervisor = prepare()
+        if isinstance(supervisor, Awaitable):
+            supervisor = await supervisor
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, supervisor.drain)
+        gc.freeze()  # what is here now stays; a collection that walks it delays renewals
+        await supervisor.run()
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(main())
+
+
+@asynccontextmanager
+async def _running(supervisor: Supervisor) -> AsyncIterator[Supervisor]:
+    running = asyncio.create_task(supervisor.run())
+    ready = asyncio.create_task(supervisor.wait_ready())
+    await asyncio.wait([running, ready], return_when=asyncio.FIRST_COMPLETED)
+    ready.cancel()
+    try:
+        if not running.done():
+            yield supervisor
+    finally:
+        supervisor.drain()
+        await running
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if sys.platform == "win32":
+        return None
+    import uvloop  # noqa: PLC0415  (only where it exists)
+
+    return uvloop.new_event_loop

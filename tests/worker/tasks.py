@@ -1,0 +1,189 @@
+"""Handlers for the worker's tests, loaded by its children from this file. Each does one thing that a test watches."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from holdfast.worker import Fatal, Job, SyncJob, Worker
+
+worker = Worker(name="tasks")
+"""Its URL and slots are set by the test."""
+
+
+def mark(job: Job | SyncJob, what: str) -> None:
+    """Leave a line that outlives this process."""
+    with Path(job.payload["file"]).open("a") as file:
+        file.write(f"{what} {os.getpid()} {job.attempt}\n")
+
+
+@worker.task("echo")
+async def echo(job: Job) -> Any:
+    return {"payload": job.payload, "attempt": job.attempt, "pid": os.getpid()}
+
+
+@worker.task("echo.sync")
+def echo_sync(job: SyncJob) -> Any:
+    return {"payload": job.payload, "pid": os.getpid()}
+
+
+@worker.task("echo.async", isolation="async")
+async def echo_async(job: Job) -> Any:
+    return job.payload
+
+
+@worker.task("echo.thread", isolation="thread")
+def echo_thread(job: SyncJob) -> Any:
+    return job.payload
+
+
+@worker.task("family.*")
+def family(job: SyncJob) -> Any:
+    return job.topic
+
+
+@worker.task("progress")
+async def progress(job: Job) -> None:
+    await job.progress({"step": 1})
+
+
+@worker.task("progress.sync")
+def progress_sync(job: SyncJob) -> None:
+    job.progress({"step": 2})
+
+
+@worker.task("raise")
+def raise_(job: SyncJob) -> None:
+    raise KeyError("no such customer")
+
+
+@worker.task("fatal")
+def fatal(job: SyncJob) -> None:
+    raise Fatal("never again")
+
+
+@worker.task("not-json")
+def not_json(job: SyncJob) -> object:
+    return object()
+
+
+@worker.task("exit")
+def exit_(job: SyncJob) -> None:
+    raise SystemExit(3)
+
+
+@worker.task("die-once")
+def die_once(job: SyncJob) -> int:
+    mark(job, "began")
+    if job.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return job.attempt
+
+
+@worker.task("sleep")
+@worker.task("sleep.brief")
+@worker.task("long-lease.sleep")
+async def sleep(job: Job) -> None:
+    mark(job, "began")
+    try:
+        await asyncio.sleep(job.payload["seconds"])
+        mark(job, "finished")
+    except asyncio.CancelledError:
+        mark(job, "cancelled")
+        raise
+
+
+@worker.task("sleep.sync")
+def sleep_sync(job: SyncJob) -> None:
+    mark(job, "began")
+    try:
+        time.sleep(job.payload["seconds"])
+        mark(job, "finished")
+    except BaseException:
+        mark(job, "stopped")
+        raise
+
+
+@worker.task("stubborn")
+def stubborn(job: SyncJob) -> None:
+    """Ignores every request to stop."""
+    mark(job, "began")
+    end = time.monotonic() + job.payload["seconds"]
+    while time.monotonic() < end:
+        with suppress(BaseException):
+            time.sleep(0.01)
+    mark(job, "finished")
+
+
+@worker.task("gil")
+def gil(job: SyncJob) -> None:
+    """One C call that holds the GIL for many seconds."""
+    mark(job, "began")
+    sum(range(3_000_000_000))
+    mark(job, "finished")
+
+
+@worker.task("sleep.thread", isolation="thread")
+def sleep_thread(job: SyncJob) -> None:
+    mark(job, "began")
+    for _ in range(round(job.payload["seconds"] / 0.01)):
+        job.check()
+        time.sleep(0.01)
+    mark(job, "finished")
+
+
+@worker.task("sleep.async", isolation="async")
+async def sleep_async(job: Job) -> None:
+    mark(job, "began")
+    try:
+        await asyncio.sleep(job.payload["seconds"])
+    finally:
+        mark(job, "ended")
+
+
+def charge(file: str, amount: int, *, idempotency_key: str = "") -> dict[str, Any]:
+    with Path(file).open("a") as ledger:
+        ledger.write(f"charged {amount} {idempotency_key}\n")
+    return {"amount": amount, "key": idempotency_key}
+
+
+@worker.task("charge")
+async def charge_once(job: Job) -> Any:
+    paid = await job.once("charge", charge, job.payload["file"], 42)
+    if job.attempt == 1:
+        raise RuntimeError("after the effect")
+    return paid
+
+
+@worker.task("charge.sync")
+def charge_once_sync(job: SyncJob) -> Any:
+    paid = job.once("charge", charge, job.payload["file"], 42)
+    if job.attempt == 1:
+        raise RuntimeError("after the effect")
+    return paid
+
+
+@worker.task("charge.killed")
+async def charge_killed(job: Job) -> Any:
+    def charge_and_die() -> None:
+        charge(job.payload["file"], 42)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return await job.once("charge", charge_and_die)
+
+
+@worker.task("charge.cancelled")
+def charge_cancelled(job: SyncJob) -> None:
+    def slowly() -> int:
+        mark(job, "began")
+        time.sleep(1.0)
+        mark(job, "charged")
+        return 42
+
+    job.once("charge", slowly)
+    time.sleep(60)

@@ -1,0 +1,90 @@
+"""Declaring a worker, and starting one that cannot work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from worker_plane import connected, plane
+
+from holdfast.worker import BrokenWorker, Job, Worker, serving
+
+PLANE = "http://127.0.0.1:1"
+
+
+async def noop(job: Job) -> None:
+    return None
+
+
+def test_async_isolation_needs_a_coroutine() -> None:
+    with pytest.raises(ValueError, match="needs a coroutine"):
+        Worker(PLANE).task("t", isolation="async")(print)
+
+
+def test_topic_has_one_handler() -> None:
+    worker = Worker(PLANE)
+    worker.task("t")(noop)
+
+    with pytest.raises(ValueError, match="has a handler already"):
+        worker.task("t")(noop)
+
+
+def test_longest_family_is_chosen() -> None:
+    worker = Worker(PLANE)
+    for topic in ("mail.*", "mail.bulk.*", "mail.bulk.one"):
+        worker.task(topic)(lambda job, topic=topic: topic)
+
+    chosen = [task.handler(None) if task else None for task in map(worker.find_task, ("mail.a", "mail.bulk.b", "sms"))]
+    assert chosen == ["mail.*", "mail.bulk.*", None]
+
+
+@pytest.mark.parametrize("options", [{"slots": 0}, {"name": "no spaces"}, {"backlog": -1}, {"jobs_per_child": 0}])
+def test_impossible_options_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="worker"):
+        Worker(PLANE, **options)
+
+
+async def test_worker_that_children_cannot_find_says_what_to_do() -> None:
+    worker = Worker(PLANE)
+    worker.task("t")(noop)
+
+    with pytest.raises(BrokenWorker, match="at the top of a module"):
+        async with worker.running():
+            pass
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("import no_such_module", "ModuleNotFoundError"),
+        ("worker = 1", "is not a Worker"),
+        ("from holdfast.worker import Worker; worker = Worker()", "has no task"),
+        ("import os; os._exit(7)", "exited with 7"),
+    ],
+)
+async def test_module_that_cannot_be_loaded_is_told_at_the_start(tmp_path: Path, source: str, why: str) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text(source)
+
+    with pytest.raises(BrokenWorker, match=why):
+        async with serving(f"{file}:worker", url=PLANE):
+            pass
+
+
+async def test_script_runs_its_own_worker(tmp_path: Path) -> None:
+    """`python worker.py`: the children load the same file, without its last lines."""
+    async with plane(tmp_path) as url, connected(url) as client:
+        script = tmp_path / "script.py"
+        script.write_text(
+            f"from holdfast.worker import Worker\nworker = Worker({url!r}, slots=1)\n"
+            "@worker.task('t')\ndef t(job):\n    return __name__\n"
+            "if __name__ == '__main__':\n    worker.run()\n"
+        )
+        process = subprocess.Popen([sys.executable, str(script)])
+        job = await client.run("t")
+        process.terminate()
+        assert process.wait(10) == 0
+
+    assert job["result"] == "script"

@@ -1,0 +1,161 @@
+"""The worker against the whole plane: a real store, a real gateway on a socket, real child processes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from worker_plane import TASKS, Client, connected, marks, plane, wait_marked
+
+from holdfast.worker import serving
+
+
+@pytest.fixture
+async def url(tmp_path: Path) -> AsyncIterator[str]:
+    async with plane(tmp_path) as address:
+        yield address
+
+
+@pytest.fixture
+async def client(url: str) -> AsyncIterator[Client]:
+    async with connected(url) as client:
+        yield client
+
+
+@pytest.mark.parametrize("topic", ["echo.async", "echo.thread"])
+async def test_handler_in_the_worker_returns_its_result(url: str, client: Client, topic: str) -> None:
+    async with serving(TASKS, url=url, slots=2):
+        job = await client.run(topic, {"n": 1})
+
+    assert (job["state"], job["result"], job["attempts"]) == ("SUCCEEDED", {"n": 1}, 1)
+
+
+@pytest.mark.parametrize("topic", ["echo", "echo.sync"])
+async def test_handler_in_a_child_returns_its_result(url: str, client: Client, topic: str) -> None:
+    async with serving(TASKS, url=url, slots=1):
+        first, second = await client.run(topic, [1]), await client.run(topic, [2])
+
+    assert (first["result"]["payload"], second["result"]["payload"]) == ([1], [2])
+    assert first["result"]["pid"] == second["result"]["pid"]  # the child is used again
+
+
+async def test_family_and_progress(url: str, client: Client) -> None:
+    async with serving(TASKS, url=url, slots=1):
+        assert (await client.run("family.of.one"))["result"] == "family.of.one"
+        assert (await client.run("progress"))["progress"] == {"step": 1}
+        assert (await client.run("progress.sync"))["progress"] == {"step": 2}
+
+
+@pytest.mark.parametrize(
+    ("topic", "code", "attempts"),
+    [("raise", "KeyError", 2), ("exit", "SystemExit", 2), ("fatal", "Fatal", 1), ("not-json", "result-not-json", 1)],
+)
+async def test_failures_are_told_by_class_and_retried_unless_fatal(
+    url: str, client: Client, topic: str, code: str, attempts: int
+) -> None:
+    async with serving(TASKS, url=url, slots=1):
+        job = await client.run(topic, max_attempts=2)
+
+    assert (job["state"], job["error"]["code"], job["attempts"]) == ("FAILED", code, attempts)
+
+
+async def test_child_that_dies_is_seen_at_once_and_its_job_runs_again(url: str, client: Client, tmp_path: Path) -> None:
+    file = tmp_path / "marks"
+    async with serving(TASKS, url=url, slots=2):
+        job_id = await client.submit("die-once", {"file": str(file)})
+        job = await client.wait_ended(job_id)
+        events = await client.events(job_id)
+
+    assert (job["state"], job["result"]) == ("SUCCEEDED", 2)
+    at = dict(reversed(events))  # the first of each kind
+    assert at["job.retried"] - at["job.started"] < 0.5
+
+
+@pytest.mark.parametrize(
+    ("topic", "last"),
+    [("sleep", "cancelled"), ("sleep.sync", "stopped"), ("sleep.async", "ended"), ("sleep.thread", "began")],
+)
+async def test_cancel_reaches_the_handler(url: str, client: Client, tmp_path: Path, topic: str, last: str) -> None:
+    file = tmp_path / "marks"
+    async with serving(TASKS, url=url, slots=1):
+        job_id = await client.submit(topic, {"file": str(file), "seconds": 60})
+        await wait_marked(file, "began")
+        await client.cancel(job_id)
+        job = await client.wait_ended(job_id, within_s=5)
+
+    assert job["state"] == "CANCELLED"
+    assert marks(file)[-1][0] == last
+
+
+async def test_handler_that_ignores_a_cancel_is_killed_after_its_grace(
+    url: str, client: Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "marks"
+    async with serving(TASKS, url=url, slots=1, cancel_grace_s=0.3):
+        job_id = await client.submit("stubborn", {"file": str(file), "seconds": 60})
+        await wait_marked(file, "began")
+        await client.cancel(job_id)
+        job = await client.wait_ended(job_id, within_s=5)
+
+    assert job["state"] == "CANCELLED"
+
+
+async def test_running_timeout_ends_the_handler(url: str, client: Client, tmp_path: Path) -> None:
+    file = tmp_path / "marks"
+    async with serving(TASKS, url=url, slots=1):
+        job = await client.run("sleep.brief", {"file": str(file), "seconds": 60})
+
+    assert job["error"]["code"] == "running-timeout"
+    assert "finished" not in file.read_text()
+
+
+@pytest.mark.parametrize("topic", ["charge", "charge.sync"])
+async def test_effect_is_remembered_by_the_next_attempt(url: str, client: Client, tmp_path: Path, topic: str) -> None:
+    file = tmp_path / "ledger"
+    async with serving(TASKS, url=url, slots=1):
+        job = await client.run(topic, {"file": str(file)})
+
+    assert (job["state"], job["attempts"], job["result"]["amount"]) == ("SUCCEEDED", 2, 42)
+    [line] = file.read_text().splitlines()
+    assert line == f"charged 42 {job['result']['key']}"
+
+
+async def test_effect_of_a_killed_child_waits_for_a_person_and_is_not_repeated(
+    url: str, client: Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "ledger"
+    async with serving(TASKS, url=url, slots=1):
+        job_id = await client.submit("charge.killed", {"file": str(file)})
+        await client.wait_event(job_id, "job.parked")
+        await client.resolve(job_id, "charge", state="committed", result={"amount": 42})
+        job = await client.wait_ended(job_id)
+
+    assert (job["state"], job["result"]) == ("SUCCEEDED", {"amount": 42})
+    assert len(file.read_text().splitlines()) == 1
+
+
+async def test_cancel_waits_until_an_effect_is_recorded(url: str, client: Client, tmp_path: Path) -> None:
+    file = tmp_path / "marks"
+    async with serving(TASKS, url=url, slots=1):
+        job_id = await client.submit("charge.cancelled", {"file": str(file)})
+        await wait_marked(file, "began")
+        await client.cancel(job_id)
+        job = await client.wait_ended(job_id, within_s=5)
+        effects = await client.effects(job_id)
+
+    assert job["state"] == "CANCELLED"
+    assert [(e["state"], e["result"]) for e in effects] == [("committed", 42)]
+
+
+async def test_drain_finishes_what_runs_and_hands_back_the_rest(url: str, client: Client, tmp_path: Path) -> None:
+    brief, long = tmp_path / "brief", tmp_path / "long"
+    async with serving(TASKS, url=url, slots=2, drain_s=1.0):
+        finished = await client.submit("sleep", {"file": str(brief), "seconds": 0.5})
+        handed_back = await client.submit("sleep", {"file": str(long), "seconds": 60})
+        await wait_marked(brief, "began")
+        await wait_marked(long, "began")
+
+    done, waiting = await client.get(finished), await client.get(handed_back)
+    assert done["state"] == "SUCCEEDED"
+    assert (waiting["state"], waiting["attempts"]) == ("SCHEDULED", 0)
