@@ -228,3 +228,15 @@ def test_acceptance_rows_are_shown_by_tests_unless_pending() -> None:
     shown = {number for number, cell in acceptance_rows().items() if _SHOWN_BY.search(cell)}
 
     assert shown == ROWS - PENDING
+
+
+def test_the_diagram_of_states_is_drawn_from_the_table() -> None:
+    drawn = subprocess.run(
+        [sys.executable, "-c", "import draw_states; print(draw_states.page(), end='')"],
+        cwd=ROOT / "tools",
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+    assert (ROOT / "docs/explanation/job-states.md").read_text() == drawn, "run: python tools/draw_states.py"

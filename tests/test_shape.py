@@ -16,9 +16,7 @@ MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 50
 
 #: Larger than allowed, with their size today. An entry may shrink or go; it may not grow, and none may be added.
-LARGE_MODULES: dict[str, int] = {
-    "tests/conformance/test_lock_store.py": 432,
-}
+LARGE_MODULES: dict[str, int] = {}
 LARGE_FUNCTIONS: dict[str, int] = {}
 
 VAGUE = {

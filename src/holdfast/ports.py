@@ -6,7 +6,7 @@ backend passes. The store is the truth; a bus is a wake-up and may lose, repeat 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -145,9 +145,10 @@ class Store(Protocol):
     async def list_jobs(self, tenant: Tenant, wanted: JobFilter, *, before: JobId | None, limit: int) -> list[Job]:
         """Newest first; `before` is the last id of the page before. Ids sort by creation."""
 
-    async def list_dispatchable(self, *, limit: int) -> list[Job]:
+    async def list_dispatchable(self, *, limit: int, except_topics: Collection[str] = ()) -> list[Job]:
         """SCHEDULED jobs whose `not_before` has come: by priority, then in turn between tenants,
-        then oldest first. No tenant with few jobs waits behind a tenant with many."""
+        then oldest first. No tenant with few jobs waits behind a tenant with many. Jobs of
+        `except_topics` are left out."""
 
     async def list_in_hand(self, worker: str) -> list[Job]:
         """The jobs that are DISPATCHED to the worker or RUNNING on it."""

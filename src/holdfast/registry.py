@@ -148,8 +148,12 @@ class Registry:
         for hello, last_seen, draining in msgspec.json.decode(
             snapshot.workers, type=list[tuple[api.Hello, float, bool]]
         ):
-            if hello.worker not in self._members:
+            known = self._members.get(hello.worker)
+            if known is None:
                 self._members[hello.worker] = Member(hello=hello, last_seen=last_seen, draining=draining)
+            elif last_seen > known.last_seen:
+                # It spoke to the other replica in the meantime.
+                known.last_seen, known.doubted = last_seen, False
 
 
 def _view(worker: str, member: Member) -> WorkerView:

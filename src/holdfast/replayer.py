@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.core.job import JobId, State
+from holdfast.core.job import JobId
 from holdfast.core.recovery import ORPHANABLE, Remedy, recover
 from holdfast.core.topic import Topics
 from holdfast.flow.decide import Policy
@@ -54,11 +54,7 @@ class Replayer:
             page = await self._store.list_recoverable(limit=BATCH, after=after)
             orphans = [job for job in page if job.state in ORPHANABLE]
             await recover_jobs(
-                [job for job in orphans if job.state is State.PENDING],
-                store=self._store,
-                topics=self._topics,
-                policy=self._policy,
-                telemetry=self._telemetry,
+                orphans, store=self._store, topics=self._topics, policy=self._policy, telemetry=self._telemetry
             )
             now = self._store.now()
             lost = [

@@ -46,27 +46,36 @@ class Scheduler:
         self._loop.wake()
 
     async def tick(self) -> None:
-        """Dispatch what fits now, batch after batch, until nothing more fits or nothing is left."""
+        """Dispatch what fits now, batch after batch, until nothing more fits or nothing is left.
+
+        Jobs that no worker can take now are looked past, so that they do not starve those behind.
+        """
+        passed_over: set[str] = set()
         while True:
             candidates = {view.id: view for view in self._registry.candidates()}
-            room = sum(max(0, view.room) for view in candidates.values() if not view.draining)
-            if room == 0:
+            if not any(view.room > 0 and not view.draining for view in candidates.values()):
                 return
-            jobs = await self._store.list_dispatchable(limit=min(BATCH, room))
-            sent = await self._dispatch_all(jobs, candidates)
-            if sent == 0 or len(jobs) < min(BATCH, room):
+            jobs = await self._store.list_dispatchable(limit=BATCH, except_topics=passed_over)
+            sent, left = await self._dispatch_all(jobs, candidates)
+            topics = {job.topic for job in left} - passed_over
+            if len(jobs) < BATCH or (sent == 0 and not topics):
                 return
+            passed_over |= topics
 
-    async def _dispatch_all(self, jobs: Sequence[Job], candidates: dict[str, WorkerView]) -> int:
+    async def _dispatch_all(self, jobs: Sequence[Job], candidates: dict[str, WorkerView]) -> tuple[int, list[Job]]:
+        """How many were sent, and the jobs for which there is no worker now."""
         alive_since = self._store.now() - SILENT_S
         placed: list[tuple[Job, str]] = []
+        left: list[Job] = []
         for job in jobs:
             chosen = place(job, job.pool, candidates.values(), alive_since=alive_since)
-            if chosen is not None:
+            if chosen is None:
+                left.append(job)
+            else:
                 candidates[chosen.id] = with_one_more(chosen)
                 placed.append((job, chosen.id))
         outcomes = await asyncio.gather(*(self._dispatch(job, worker) for job, worker in placed))
-        return sum(outcome is Dispatched.SENT for outcome in outcomes)
+        return sum(outcome is Dispatched.SENT for outcome in outcomes), left
 
     async def _dispatch(self, job: Job, worker: str) -> Dispatched:
         # Counted before it is sent: the next look at the registry must not give the same room away.

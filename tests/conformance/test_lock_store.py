@@ -8,7 +8,6 @@ import time
 import pytest
 from harness import Backend, eventually
 
-from holdfast.locks.errors import Unavailable
 from holdfast.locks.port import Busy, Grant, LockStore, Renewal, Standing
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32
@@ -377,66 +376,3 @@ async def test_history_tells_grants_and_releases_in_order(backend: Backend, stor
     ]
     assert all(abs(line.at - time.time()) < 60 for line in lines)
     assert [line.event for line in await store.list_history(key, limit=1)] == ["granted"]
-
-
-# -- life ------------------------------------------------------------------------------------------
-
-
-async def test_sibling_sees_the_same_locks(backend: Backend, store: LockStore) -> None:
-    sibling = store.sibling()
-    await sibling.open()
-    try:
-        await granted(store, backend.key(), A)
-        assert await sibling.renew([Renewal(backend.key(), A, LONG)]) == [Standing.OWNED]
-        assert isinstance(await sibling.acquire(backend.key(), B, ttl_ms=LONG), Busy)
-    finally:
-        await sibling.close()
-
-
-async def test_open_and_close_may_be_repeated_and_leave_no_task(backend: Backend) -> None:
-    before = asyncio.all_tasks()
-    store = backend.open()
-    await store.open()
-    await store.open()
-    await granted(store, backend.key(), A)
-    await store.close()
-    await store.close()
-    await asyncio.sleep(0)
-
-    assert asyncio.all_tasks() == before
-
-
-async def test_many_opens_at_once_prepare_one_store(backend: Backend) -> None:
-    stores = [backend.open() for _ in range(8)]
-    await asyncio.gather(*(store.open() for store in stores))
-    replies = await asyncio.gather(*(s.acquire(backend.key(), f"{n:032d}", ttl_ms=LONG) for n, s in enumerate(stores)))
-    await asyncio.gather(*(store.close() for store in stores))
-
-    assert sum(isinstance(reply, Grant) for reply in replies) == 1
-
-
-async def test_cancelled_call_does_not_disturb_the_others(backend: Backend, store: LockStore) -> None:
-    async def acquire(n: int) -> Grant | Busy:
-        return await store.acquire(backend.key(f"k{n}"), A, ttl_ms=LONG)
-
-    tasks = [asyncio.create_task(acquire(n)) for n in range(30)]
-    await asyncio.sleep(0)
-    for task in tasks[::3]:
-        task.cancel()
-    replies = await asyncio.gather(*tasks, return_exceptions=True)
-
-    for n, reply in enumerate(replies):
-        assert isinstance(reply, Grant) or (n % 3 == 0 and isinstance(reply, asyncio.CancelledError)), reply
-    # Answers still match their questions.
-    await granted(store, backend.key("after"), B)
-
-
-async def test_closed_store_is_unavailable_and_nothing_was_applied(backend: Backend) -> None:
-    store = backend.open()
-    await store.open()
-    await store.close()
-
-    with pytest.raises(Unavailable) as caught:
-        await store.acquire(backend.key(), A, ttl_ms=LONG)
-
-    assert caught.value.applied is False

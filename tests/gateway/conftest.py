@@ -18,7 +18,6 @@ from holdfast.app import _Server, running
 from holdfast.client import AsyncClient
 from holdfast.config import Settings
 from holdfast.core.job import Risk
-from holdfast.core.retry import Backoff
 from holdfast.core.topic import Topic, Topics
 from holdfast.gateway.app import Gateway, build
 from holdfast.gateway.plane import Plane
@@ -26,7 +25,7 @@ from holdfast.gateway.plane import Plane
 TOPICS = Topics(
     (
         Topic(name="quick", max_attempts=1),
-        Topic(name="patient", risk=Risk.HIGH, max_attempts=9, backoff=Backoff(first_s=3600, cap_s=3600)),
+        Topic(name="risky", risk=Risk.HIGH),
     )
 )
 

@@ -43,21 +43,21 @@ async def test_dead_letters_of_others_do_not_exist(served: Served) -> None:
 
 async def test_resolved_effect_lets_its_job_go_on(served: Served) -> None:
     key = "pay/1:x"
-    first = await served.started("patient")
+    first = await served.started("risky")
     ref = {"job_id": first["job_id"], "fence": first["fence"]}
     await served.work("effect/prepare", worker="w1", **ref, key=key)
     await served.work("complete", worker="w1", outcomes=[{**ref, "outcome": "handed_back"}])
     [second] = (await served.work("claim", worker="w1", wait_s=5, start=True))["deliveries"]
     ref["fence"] = second["fence"]
     assert (await served.work("effect/prepare", worker="w1", **ref, key=key))["ruling"] == "blocked"
-    await served.work("complete", worker="w1", outcomes=[{**ref, "outcome": "failed"}])
+    blocked = {**ref, "outcome": "failed", "error": {"code": "effect-unknown", "message": key}}
+    await served.work("complete", worker="w1", outcomes=[blocked])
     [unknown] = (await served.client.effects(state="unknown", job_id=ref["job_id"])).items
 
     found = api.ResolveEffect(state="committed", result={"id": 7}, reason="it is in the bank's list")
     resolved = await served.client.resolve_effect(unknown.job_id, unknown.key, found)
 
     assert (resolved.state, resolved.result) == ("committed", {"id": 7})
-    # Without the resolution its back-off would have lasted an hour.
     [third] = (await served.work("claim", worker="w1", wait_s=5, start=True))["deliveries"]
     ref["fence"] = third["fence"]
     ruling = await served.work("effect/prepare", worker="w1", **ref, key=key)

@@ -5,17 +5,39 @@ from __future__ import annotations
 import click
 
 from holdfast import __version__
+from holdfast.cli.dead_letter import dead_letter
+from holdfast.cli.effect import effect
+from holdfast.cli.job import job
 from holdfast.cli.lock import lock
+from holdfast.cli.plane import up
+from holdfast.cli.settings import completion, config
+from holdfast.cli.worker import worker
+
+INTERRUPTED = 130
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Interruptible(click.Group):
+    """Ctrl-C ends any command with the code that shells give it, and without a remark."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+
+
+@click.group(cls=_Interruptible, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Look at the locks of a store, and release them."""
+    """Locks that stay correct, and a control plane for work that must not happen twice.
+
+    Start with `holdfast up`, then `holdfast worker MODULE:WORKER` and `holdfast job submit TOPIC`.
+    """
 
 
-cli.add_command(lock)
+for command in (up, worker, job, dead_letter, effect, lock, config, completion):
+    cli.add_command(command)
 
 
 def main() -> None:
-    cli()
+    cli(prog_name="holdfast")

@@ -52,6 +52,19 @@ def moment(name: str) -> Column:
     return name, show
 
 
+def json_value(name: str, *, width: int = 60) -> Column:
+    """Any JSON value in one line, cut where it gets long: `-o json` has it whole. "-" for nothing."""
+
+    def show(row: Row) -> str:
+        found = row[name]
+        if found is None or found in ({}, []):
+            return "-"
+        line = printable(json.dumps(found, ensure_ascii=False))
+        return line if len(line) <= width else line[: width - 1] + "…"
+
+    return name, show
+
+
 def printable(value: str) -> str:
     """Keys, holders and reasons are other people's words: none of them may steer the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)

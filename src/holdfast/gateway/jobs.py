@@ -25,6 +25,9 @@ Cursor = Annotated[str, Meta(min_length=1, max_length=256)]
 LabelFilter = Annotated[str, Meta(pattern=r"^[^=]{1,128}=[\s\S]{0,256}$(?!\n)")]
 
 
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{0,200})?")
+
+
 class JobQuery(api.Model, kw_only=True):
     cursor: Cursor | None = None
     limit: Limit = 100
@@ -56,7 +59,7 @@ async def submit_job(desk: Desk, call: Call) -> Answer:
         if new.idempotency_key not in {None, key}:
             raise Invalid("the header Idempotency-Key and the field idempotency_key differ; send one of them")
         new.idempotency_key = key
-    order = to_order(new, call.tenant, trace=call.header(b"traceparent")[:256])
+    order = to_order(new, call.tenant, trace=_trace(call))
     return accepted(desk, await desk.plane.submitter.submit_one(order))
 
 
@@ -74,6 +77,12 @@ def to_order(new: api.NewJob, tenant: Tenant, *, trace: str) -> Order:
         key=new.idempotency_key,
         trace=trace,
     )
+
+
+def _trace(call: Call) -> str:
+    """The caller's trace; none if it is not one, as W3C asks."""
+    given = call.headers.get(b"traceparent", b"")
+    return given.decode() if _TRACEPARENT.fullmatch(given) else ""
 
 
 def accepted(desk: Desk, reply: Accepted) -> Answer:
@@ -98,7 +107,7 @@ async def submit_jobs(desk: Desk, call: Call) -> Answer:
     """One answer per member, in order; a bad one does not fail the others."""
     if b"idempotency-key" in call.headers:
         raise Invalid("in a batch each member carries its own idempotency_key; the header is for a single job")
-    trace = call.header(b"traceparent")[:256]
+    trace = _trace(call)
     batch: api.NewJobs = call.body
     prepared: list[Order | HoldfastError] = []
     for new in batch.jobs:

@@ -67,7 +67,10 @@ async def drain_worker(desk: Desk, call: Call) -> Answer:
 async def list_locks(desk: Desk, call: Call) -> Answer:
     query: LockQuery = call.query
     after = from_cursor(query.cursor) or ""
-    found = await desk.plane.locks.list(query.family, after=after, limit=query.limit + 1)
+    try:
+        found = await desk.plane.locks.list(query.family, after=after, limit=query.limit + 1)
+    except UndeclaredClass:
+        raise NotFound(f"this plane declares no lock class {query.family!r}") from None
     page = found[: query.limit]
     more = to_cursor(page[-1].key) if len(found) > query.limit else None
     return Answer(api.LocksPage(items=[lock_view(holder) for holder in page], next_cursor=more))

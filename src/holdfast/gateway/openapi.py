@@ -19,7 +19,7 @@ HEADERS: dict[str, dict[str, Any]] = {
     "If-Match": {"type": "string", "pattern": '^("[0-9]{1,18}"|\\*)$'},
     "If-None-Match": {"type": "string", "pattern": '^("[0-9]{1,18}"|\\*)$'},
     "Last-Event-ID": {"type": "string", "pattern": "^[0-9]{1,18}$"},
-    "traceparent": {"type": "string", "maxLength": 256},
+    "traceparent": {"type": "string", "description": "W3C trace context; ignored where it is none."},
 }
 TENANT_HEADER = {
     "name": "Holdfast-Tenant",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from holdfast import api
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, NotFound
 from holdfast.gateway.calls import Answer, Call
 from holdfast.locks.errors import LockError
 
@@ -77,6 +77,6 @@ def _headers(error: HoldfastError | LockError) -> Iterator[tuple[bytes, bytes]]:
 async def explain(_: object, call: Call) -> Answer:
     """The page of a problem type, for the person who follows it."""
     code = call.path["code"]
-    found = TITLES.get(code)
-    text = f"{code}\n\n{found}\n" if found else f"{code}\n\nNo such problem is known to this version.\n"
-    return Answer(text.encode(), status=200 if found else 404, media=b"text/plain; charset=utf-8")
+    if code not in TITLES:
+        raise NotFound("no such problem is known to this version")
+    return Answer(f"{code}\n\n{TITLES[code]}\n".encode(), media=b"text/plain; charset=utf-8")

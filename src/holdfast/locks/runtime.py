@@ -64,7 +64,8 @@ class _Entropy:
 class SystemRuntime:
     def __init__(self) -> None:
         self.token = _Entropy().token
-        self.now = suspend_aware_now
+
+    now = staticmethod(suspend_aware_now)
 
     def wall_us(self) -> int:
         return time.time_ns() // 1000

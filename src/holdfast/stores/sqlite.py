@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import apsw
@@ -115,8 +115,9 @@ class SqliteStore:
     async def list_jobs(self, tenant: Tenant, wanted: JobFilter, *, before: JobId | None, limit: int) -> list[Job]:
         return await self._scan(lambda reads: reads.list_jobs(tenant, wanted, before, limit))
 
-    async def list_dispatchable(self, *, limit: int) -> list[Job]:
-        return await self._read(lambda reads: reads.list_dispatchable(self.now(), limit, self._turns))
+    async def list_dispatchable(self, *, limit: int, except_topics: Collection[str] = ()) -> list[Job]:
+        without = tuple(sorted(except_topics))
+        return await self._read(lambda reads: reads.list_dispatchable(self.now(), limit, self._turns, without))
 
     async def list_in_hand(self, worker: str) -> list[Job]:
         return await self._read(lambda reads: reads.list_in_hand(worker))

@@ -44,6 +44,8 @@ CREATE INDEX IF NOT EXISTS holdfast_jobs_live ON holdfast_jobs (id, look_at)
     WHERE look_at IS NOT NULL;
 CREATE INDEX IF NOT EXISTS holdfast_jobs_unlucky ON holdfast_jobs (tenant, state, id)
     WHERE state IN ('FAILED', 'CANCELLED', 'TIMEOUT', 'DENIED');
+CREATE INDEX IF NOT EXISTS holdfast_jobs_replays ON holdfast_jobs (replay_of)
+    WHERE replay_of IS NOT NULL;
 
 -- Payloads too large to be written again with each version of their job.
 CREATE TABLE IF NOT EXISTS holdfast_payloads (

@@ -83,11 +83,11 @@ class Reads:
         )
         return [job_of(row) for row in rows.fetchall()]
 
-    def list_dispatchable(self, now: float, limit: int, turns: Turns) -> list[Job]:
+    def list_dispatchable(self, now: float, limit: int, turns: Turns, without: tuple[str, ...] = ()) -> list[Job]:
         found: list[Job] = []
         priority = self._next_priority(101)
         while priority is not None and len(found) < limit:
-            found += self._in_turn(priority, now, limit - len(found), turns)
+            found += self._in_turn(priority, now, limit - len(found), turns, without)
             priority = self._next_priority(priority)
         return found
 
@@ -98,7 +98,7 @@ class Reads:
         priority: int | None = row[0]
         return priority
 
-    def _in_turn(self, priority: int, now: float, limit: int, turns: Turns) -> list[Job]:
+    def _in_turn(self, priority: int, now: float, limit: int, turns: Turns, without: tuple[str, ...]) -> list[Job]:
         """One job of each tenant, then another of each, and so on; each round oldest first.
 
         The first round goes on with the tenants where it ended the last time, for there may be more
@@ -109,11 +109,12 @@ class Reads:
         tenants = itertools.chain(self._tenants(priority, start, None), self._tenants(priority, "", start))
         queues: list[Any] = []
         heads: list[Job] = []
+        passing = f"AND topic NOT IN ({', '.join('?' * len(without))}) " if without else ""
         for tenant in tenants:
             rows = self._execute(
                 f"{SELECT_JOB} FROM holdfast_jobs WHERE state = 'SCHEDULED' AND priority = ? AND tenant = ? "
-                "AND not_before <= ? ORDER BY not_before, id",
-                (priority, tenant, now),
+                f"AND not_before <= ? {passing}ORDER BY not_before, id",
+                (priority, tenant, now, *without),
             )
             first = next(rows, None)
             if first is not None:

@@ -1,0 +1,248 @@
+"""Reaching a plane from a command: flag, environment, profile, default, in this order."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+from holdfast.cli.access import Refusal
+from holdfast.cli.output import FORMATS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.client import Client
+    from holdfast.errors import HoldfastError
+
+T = TypeVar("T")
+
+DEFAULTS = {"url": "http://127.0.0.1:7070", "tenant": "default"}
+_TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_API_KEY = re.compile(r"[!-~]*")
+
+
+class Failed(Refusal):
+    exit_code = 1
+
+
+class Unknown(Refusal):
+    exit_code = 3
+
+
+class Clash(Refusal):
+    exit_code = 4
+
+
+class Away(Refusal):
+    exit_code = 5
+
+
+class TookTooLong(Refusal):
+    exit_code = 6
+
+
+class Misused(Refusal):
+    """As click's own usage errors, but in one line and without the usage: the plane said it."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One value in force, and where it was set."""
+
+    name: str
+    value: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """Which plane a command asks, as whom, and how it is to answer."""
+
+    url: Setting
+    tenant: Setting
+    profile: str
+    """Empty: none is in use."""
+    output: str
+    api_key: str = field(repr=False)
+
+    @contextmanager
+    def plane(self, *, hint: str = "") -> Iterator[Client]:
+        """The plane's client. What goes wrong becomes a `Refusal` of one line, ending in `hint` if it fits."""
+        from msgspec import DecodeError  # noqa: PLC0415  (`holdfast --help` speaks to nobody)
+
+        from holdfast.client import Client  # noqa: PLC0415
+        from holdfast.errors import HoldfastError  # noqa: PLC0415
+
+        self.check()
+        try:
+            with Client(self.url.value, api_key=self.api_key, tenant=self.tenant.value) as client:
+                yield client
+        except HoldfastError as error:
+            self.refuse(error, hint)
+        except DecodeError as error:
+            raise Away(f"{self.url.value} does not answer like a plane: {error}. Check --url") from error
+
+    def ask(self, question: Callable[[Client], T], *, hint: str = "") -> T:
+        with self.plane(hint=hint) as client:
+            return question(client)
+
+    def check(self) -> None:
+        """What would fail later with less clear words. Values are not repeated: they may contain a secret."""
+        url, where = _split(self.url.value), f"the URL of the plane (from {self.url.origin})"
+        if url is None:
+            raise Misused(f"{where} must look like http://127.0.0.1:7070. Set it with --url or HOLDFAST_URL")
+        if "@" in url:
+            raise Misused(f"{where} contains a password. Take it out, and set HOLDFAST_API_KEY")
+        if not _TENANT.fullmatch(self.tenant.value):
+            raise Misused(
+                f"the tenant (from {self.tenant.origin}) may have up to 64 letters, digits, and '_', '.' or '-' inside"
+            )
+        if not _API_KEY.fullmatch(self.api_key):
+            raise Misused("HOLDFAST_API_KEY contains spaces or characters outside ASCII")
+
+    def refuse(self, error: HoldfastError, hint: str) -> NoReturn:
+        """The error as a refusal: which exit code, and which command to run next."""
+        from holdfast import errors  # noqa: PLC0415
+
+        said = str(error).rstrip(".")
+        match error:
+            case errors.NotFound():
+                raise Unknown(_sentences(said, hint)) from error
+            case errors.VersionMismatch():
+                raise Clash(_sentences(said, "Look again with `holdfast job get`")) from error
+            case errors.KeyReused():
+                raise Clash(_sentences(said, "Take a new --key, or repeat the first submission exactly")) from error
+            case errors.Conflict():
+                raise Clash(_sentences(said, hint)) from error
+            case errors.PlaneUnavailable():
+                raise Away(_sentences(said, _reach(self.url, applied=error.applied))) from error
+            case errors.Unauthorized():
+                raise Away(f"{self.url.value} refuses the API key. Set HOLDFAST_API_KEY to the plane's own") from error
+            case errors.TooMany():
+                raise Away(_sentences(said, f"Repeat it after {error.retry_after_s:.0f} s")) from error
+            case _ if error.status >= 500:
+                raise Away(_sentences(said, "Repeat it; the plane's log says more")) from error
+            case _:
+                raise Misused(_sentences(said, "")) from error
+
+
+def _sentences(said: str, then: str) -> str:
+    return f"{said}. {then}" if then else said
+
+
+def _split(url: str) -> str | None:
+    """The network location of a usable URL."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        return None
+    return parts.netloc if usable else None
+
+
+def _reach(url: Setting, *, applied: bool | None) -> str:
+    if applied is None:
+        return "Whether it was done is not known: look before you repeat it"
+    if url.origin == "default":
+        return "Start a plane with `holdfast up`, or name one with --url or HOLDFAST_URL"
+    return f"Check that the plane is up; its URL is from {url.origin}"
+
+
+def config_file() -> Path:
+    return Path(click.get_app_dir("holdfast")) / "config.toml"
+
+
+def read_profiles(path: Path) -> dict[str, dict[str, str]]:
+    """The profiles of the person's configuration; none if there is no file. Raises `Misused`."""
+    try:
+        document = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise Misused(f"{path}: {error}. Correct the file, or move it away") from error
+    profiles = document.get("profiles", {})
+    strange = sorted(document.keys() - {"profiles"})
+    if strange or not isinstance(profiles, dict):
+        raise Misused(f"{path}: no such section: {', '.join(strange) or 'profiles'} (there is: profiles.<name>)")
+    for name, values in profiles.items():
+        _check_profile(path, name, values)
+    return profiles
+
+
+def _check_profile(path: Path, name: str, values: Any) -> None:  # noqa: ANN401  (as TOML has it)
+    if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
+        raise Misused(f"{path}: profile {name!r} must be a table of texts")
+    if "api_key" in values:
+        raise Misused(f"{path}: keep the API key out of files: set HOLDFAST_API_KEY")
+    unknown = sorted(values.keys() - DEFAULTS.keys())
+    if unknown:
+        raise Misused(
+            f"{path}: profile {name!r}: no such setting: {', '.join(unknown)} (there are: {', '.join(DEFAULTS)})"
+        )
+
+
+def choose_profile(wanted: str | None) -> tuple[str, dict[str, str]]:
+    """The profile by name; without one, "default" if it is there."""
+    path = config_file()
+    profiles = read_profiles(path)
+    if wanted is None:
+        return ("default", profiles["default"]) if "default" in profiles else ("", {})
+    if wanted not in profiles:
+        known = ", ".join(profiles) or "none"
+        raise Misused(f"{path}: no profile {wanted!r} (there are: {known}). `holdfast config list` shows what is set")
+    return wanted, profiles[wanted]
+
+
+def connect(context: click.Context, *, profile: str | None, output: str) -> Connection:
+    """The connection that the options of a command, the environment and the profile amount to."""
+    name, values = choose_profile(profile)
+
+    def setting(option: str) -> Setting:
+        given = context.params[option]
+        if given is not None:
+            flagged = context.get_parameter_source(option) is click.core.ParameterSource.COMMANDLINE
+            return Setting(name=option, value=given, origin=f"--{option}" if flagged else f"HOLDFAST_{option.upper()}")
+        if option in values:
+            return Setting(name=option, value=values[option], origin=f"profile {name}")
+        return Setting(name=option, value=DEFAULTS[option], origin="default")
+
+    return Connection(
+        url=setting("url"), tenant=setting("tenant"), profile=name, output=output, api_key=api_key_given()
+    )
+
+
+def api_key_given() -> str:
+    # No option: a flag would be seen by everybody who lists processes.
+    return os.environ.get("HOLDFAST_API_KEY", "")  # noqa: TID251
+
+
+def with_plane(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that name a plane, as one `Connection` in front of its own parameters."""
+
+    @click.option("--url", envvar="HOLDFAST_URL", show_envvar=True,
+                  help=f"The plane to ask.  [default: {DEFAULTS['url']}]")  # fmt: skip
+    @click.option("--tenant", envvar="HOLDFAST_TENANT", show_envvar=True, help="Whose jobs.  [default: default]")
+    @click.option("--profile", envvar="HOLDFAST_PROFILE", metavar="NAME", show_envvar=True,
+                  help="Take URL and tenant from this profile of the configuration file.")  # fmt: skip
+    @click.option("-o", "--output", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True)
+    @click.pass_context
+    @wraps(command)
+    def reaching(
+        context: click.Context, /, *, url: str, tenant: str, profile: str | None, output: str, **own: object
+    ) -> None:
+        del url, tenant  # read by `connect`, which also wants to know where they come from
+        command(connect(context, profile=profile, output=output), **own)
+
+    return reaching

@@ -1,0 +1,95 @@
+"""`holdfast effect`: what jobs did to the world outside, and the worklist of what nobody knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.connect import Connection, Unknown, with_plane
+from holdfast.cli.job import Json
+from holdfast.cli.output import json_value, moment, print_row, text
+from holdfast.cli.repeat import Page, page, show_page, with_limit, with_watch
+from holdfast.core.effect import EffectState
+
+if TYPE_CHECKING:
+    from holdfast.api import EffectView
+    from holdfast.client import Client
+
+_LINE = [text("job_id"), text("key"), text("state"), text("attempt"), moment("prepared_at"), text("note")]
+_WHOLE = [*_LINE, moment("settled_at"), text("fence"), text("idempotency_key"), json_value("result", width=200)]
+_EFFECTS_MAX = 1000
+
+
+@click.group()
+def effect() -> None:
+    """See what jobs did to the world outside; settle what nobody knows."""
+
+
+@effect.command("list")
+@click.option("--state", type=click.Choice([*(state.value for state in EffectState), "all"]),
+              help="[default: unknown, the worklist; all with --job]")  # fmt: skip
+@click.option("--job", "job_id", metavar="JOB", help="Only the effects of this job.")
+@with_limit
+@with_watch
+@with_plane
+def list_effects(connection: Connection, *, state: str | None, job_id: str | None, limit: int, watch: bool) -> None:
+    """Effects that may or may not have happened: each waits for a person to find out."""
+    wanted = state or (EffectState.UNKNOWN.value if job_id is None else "all")
+
+    def read(client: Client) -> Page:
+        found = client.effects(state=None if wanted == "all" else wanted, job_id=job_id, limit=limit).items
+        listed = page(found, None, empty="there is no such effect")
+        return Page(listed.rows, f"these are {limit}; there may be more: --limit") if len(found) == limit else listed
+
+    show_page(connection, read, _LINE, watch=watch)
+
+
+@effect.command()
+@click.argument("job_id", metavar="JOB")
+@click.argument("key")
+@with_plane
+def show(connection: Connection, *, job_id: str, key: str) -> None:
+    """One effect: its state, and the idempotency key under which the other side may know it."""
+
+    def find(client: Client) -> EffectView | None:
+        found = client.effects(job_id=job_id, limit=_EFFECTS_MAX).items
+        return next((effect for effect in found if effect.key == key), None)
+
+    found = connection.ask(find)
+    if found is None:
+        raise Unknown(f"job {job_id} has no effect {key!r}. `holdfast effect list --job {job_id}` shows what it has")
+    _show(found, connection.output)
+    if found.state == EffectState.UNKNOWN:
+        click.echo(
+            f"find out whether it happened, then: holdfast effect resolve {job_id} {key} "
+            "--state committed|absent --reason TEXT",
+            err=True,
+        )
+
+
+@effect.command()
+@click.argument("job_id", metavar="JOB")
+@click.argument("key")
+@click.option("--state", type=click.Choice(["committed", "absent"]), required=True, help="It happened, or it did not.")
+@click.option("--result", type=Json(), metavar="JSON", help="What the job is to be told it gave: JSON, @FILE or -.")
+@click.option("--reason", required=True, metavar="TEXT", help="How you know; kept with the effect.")
+@with_plane
+def resolve(connection: Connection, *, job_id: str, key: str, state: str, result: Any, reason: str) -> None:  # noqa: ANN401
+    """Say what became of an unknown effect. The next attempt goes by it: a false word here repeats or skips it."""
+    from holdfast.api import ResolveEffect  # noqa: PLC0415
+
+    if state == "absent" and result is not None:
+        raise click.UsageError("what did not happen has no --result")
+    if not reason.strip():
+        raise click.UsageError("--reason says how you know: it is what the next person reads")
+    found = ResolveEffect(state=state, result=result, reason=reason)
+    hint = f"`holdfast effect list --job {job_id}` shows where its effects stand"
+    settled = connection.ask(lambda client: client.resolve_effect(job_id, key, found), hint=hint)
+    _show(settled, connection.output)
+
+
+def _show(found: EffectView, output: str) -> None:
+    from msgspec import to_builtins  # noqa: PLC0415
+
+    print_row(to_builtins(found), _WHOLE, output)

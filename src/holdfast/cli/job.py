@@ -1,0 +1,276 @@
+"""`holdfast job`: submit work, follow it, stop it, send it round again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.connect import Connection, Failed, TookTooLong, with_plane
+from holdfast.cli.output import Column, json_value, moment, print_row, printable, text
+from holdfast.cli.repeat import Page, page, show_page, with_pages, with_watch
+from holdfast.core.job import LIVE, TERMINAL, Risk, State
+
+if TYPE_CHECKING:
+    from holdfast.api import EventView, JobView
+    from holdfast.client import Client
+
+_ATTEMPTS: Column = ("attempts", lambda row: f"{row['attempts']}/{row['max_attempts']}")
+_LINE = [text("id"), text("topic"), text("state"), _ATTEMPTS, text("worker"), moment("since")]
+_EVENT = [moment("at"), text("kind"), text("state"), text("attempt"), json_value("detail")]
+_STREAM_WIDTHS = {"at": 24, "job_id": 32, "kind": 20, "state": 10}
+_SEE = "`holdfast job list` shows what there is"
+
+
+@click.group()
+def job() -> None:
+    """Submit jobs, follow them, stop them, send them round again."""
+
+
+class Json(click.ParamType[Any]):
+    """A JSON document: as it stands, from a file (`@file`), or from stdin (`-`)."""
+
+    name = "json"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        from msgspec import DecodeError  # noqa: PLC0415
+        from msgspec.json import decode  # noqa: PLC0415  (stricter than the standard library: no NaN)
+
+        try:
+            return decode(self._read(value))
+        except OSError as error:
+            self.fail(f"{value[1:]}: {error.strerror}", param, ctx)
+        except (DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self.fail(f"not JSON: {error}. A text needs its quotes: '\"like this\"'", param, ctx)
+
+    @staticmethod
+    def _read(value: str) -> str:
+        if value == "-":
+            return sys.stdin.read()
+        return Path(value[1:]).read_text() if value.startswith("@") else value
+
+
+def to_labels(_: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    wrong = [label for label in given if not label.partition("=")[0] or "=" not in label]
+    if wrong:
+        raise click.BadParameter(f"{wrong[0]!r} is not NAME=VALUE", param=param)
+    return dict(label.split("=", 1) for label in given)
+
+
+def with_labels(words: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option(
+        "-l", "--label", "labels", metavar="NAME=VALUE", multiple=True, callback=to_labels, help=f"{words} Repeatable."
+    )
+
+
+def with_wait(command: Callable[..., None]) -> Callable[..., None]:
+    command = click.option("--wait", is_flag=True, help="Stay until the job has ended; exit code 1 if it ended badly.")(
+        command
+    )
+    return click.option(
+        "--wait-timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="As --wait, but no longer than this."
+    )(command)
+
+
+@job.command()
+@click.argument("topic")
+@click.option("--payload", type=Json(), metavar="JSON", help="The document itself, @FILE, or - for stdin.")
+@click.option("--key", metavar="TEXT", help="Idempotency key: the same submission again gives the same job.")
+@with_labels("Something to find it by.")
+@click.option("--priority", type=click.IntRange(-100, 100), default=0, show_default=True, help="Higher goes first.")
+@click.option(
+    "--risk",
+    type=click.Choice([risk.value for risk in Risk]),
+    help="How bad a repetition would be.  [default: the topic's]",
+)
+@click.option("--max-attempts", type=click.IntRange(1, 1000), help="[default: the topic's]")
+@click.option("--delay", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Do not start before.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Give up after.")
+@with_wait
+@with_plane
+def submit(
+    connection: Connection,
+    *,
+    topic: str,
+    payload: Any,  # noqa: ANN401
+    key: str | None,
+    delay: float,
+    timeout: float | None,
+    wait: bool,
+    wait_timeout: float | None,
+    **limits: Any,  # noqa: ANN401
+) -> None:
+    """Submit a job to TOPIC. It is durable when this answers."""
+    given = {**limits, "delay_s": delay, "timeout_s": timeout}
+
+    def ask(client: Client) -> JobView:
+        return client.submit(
+            topic, payload, idempotency_key=key, **{name: value for name, value in given.items() if value is not None}
+        )
+
+    submitted = connection.ask(ask)
+    if wait or wait_timeout is not None:
+        click.echo(f"submitted {submitted.id}", err=True)
+        _show_ended(connection, submitted.id, wait_timeout)
+    else:
+        _show(submitted, connection.output)
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB")
+@with_wait
+@with_plane
+def get(connection: Connection, *, job_id: str, wait: bool, wait_timeout: float | None) -> None:
+    """Where JOB stands, what it was given, and what came of it."""
+    if wait or wait_timeout is not None:
+        _show_ended(connection, job_id, wait_timeout)
+    else:
+        _show(connection.ask(lambda client: client.get(job_id), hint=_SEE), connection.output)
+
+
+@job.command("list")
+@click.option(
+    "--state",
+    type=click.Choice([state.value for state in State], case_sensitive=False),
+    help="Only those in this state.",
+)
+@click.option("--topic", help="Only this topic; or a family, as mail.*")
+@click.option("--worker", help="Only those that were given to this worker last.")
+@with_labels("Only those with this label.")
+@with_pages
+@with_watch
+@with_plane
+def list_jobs(connection: Connection, *, watch: bool, labels: dict[str, str], **wanted: Any) -> None:  # noqa: ANN401
+    """Jobs, newest first."""
+
+    def read(client: Client) -> Page:
+        found = client.list(labels=labels, **wanted)
+        return page(found.items, found.next_cursor, empty="there is no such job")
+
+    show_page(connection, read, _LINE, watch=watch)
+
+
+@job.command()
+@click.argument("job_id", metavar="[JOB]", required=False)
+@click.option(
+    "--kind", "kinds", multiple=True, metavar="KIND", help="Only these, as job.failed or effect.*; repeatable."
+)
+@with_plane
+def watch(connection: Connection, *, job_id: str | None, kinds: tuple[str, ...]) -> None:
+    """Events as they happen: of JOB from its beginning to its end, else of every job from now on.
+
+    With JOB, the exit code is 0 if it succeeded and 1 if it ended otherwise.
+    """
+    with connection.plane(hint=_SEE) as client:
+        if job_id is None:
+            for event in client.watch(kinds=kinds):
+                _print_event(event, connection.output, whose=True)
+            return
+        client.get(job_id)  # a stream about nobody would be silent for ever
+        # Its end must be heard, whatever is shown.
+        for event in client.watch(job_id):
+            if not kinds or any(_is_of(event.kind, kind) for kind in kinds):
+                _print_event(event, connection.output, whose=False)
+        ended = client.get(job_id)
+    _check_success(ended)
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB")
+@with_pages
+@with_plane
+def events(connection: Connection, *, job_id: str, cursor: str | None, limit: int) -> None:
+    """What happened to JOB, oldest first: who had it, what was refused, and why it ended as it did."""
+
+    def read(client: Client) -> Page:
+        found = client.events(job_id, cursor=cursor, limit=limit)
+        return page(found.items, found.next_cursor, empty="nothing more")
+
+    show_page(connection, read, _EVENT, hint=_SEE)
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB")
+@click.option("--reason", default="", metavar="TEXT", help="Why; kept with the job.")
+@click.option("--version", type=int, metavar="N", help="Only if it still has this version, as `job get` showed it.")
+@with_plane
+def cancel(connection: Connection, *, job_id: str, reason: str, version: int | None) -> None:
+    """Stop JOB: at once if it is not running yet, else by asking its worker."""
+    stopped = connection.ask(lambda client: client.cancel(job_id, reason=reason, version=version), hint=_SEE)
+    _show(stopped, connection.output)
+    if stopped.state in LIVE:
+        click.echo(f"asked its worker to stop; `holdfast job watch {stopped.id}` shows the end", err=True)
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB")
+@with_plane
+def retry(connection: Connection, *, job_id: str) -> None:
+    """Submit JOB anew, if it FAILED, ran into TIMEOUT or was CANCELLED. Repeated, it gives the same new job."""
+    hint = f"See where it stands with `holdfast job get {job_id}`"
+    again = connection.ask(lambda client: client.retry(job_id), hint=hint)
+    _show(again, connection.output)
+
+
+def _show_ended(connection: Connection, job_id: str, seconds: float | None) -> None:
+    try:
+        ended = connection.ask(lambda client: client.wait(job_id, timeout=seconds), hint=_SEE)
+    except TimeoutError as error:
+        raise TookTooLong(f"{error}. It goes on: `holdfast job get {job_id} --wait`") from error
+    except KeyboardInterrupt:
+        click.echo(f"\njob {job_id} goes on: `holdfast job get {job_id} --wait`", err=True)
+        raise
+    _show(ended, connection.output)
+    _check_success(ended)
+
+
+def _check_success(ended: JobView) -> None:
+    if ended.state == State.SUCCEEDED:
+        return
+    why = f" ({printable(str(ended.error['code']))})" if ended.error and "code" in ended.error else ""
+    again = f"; then `holdfast job retry {ended.id}`" if ended.state != State.DENIED else ""
+    raise Failed(f"job {ended.id} is {ended.state}{why}. `holdfast job events {ended.id}` tells how{again}")
+
+
+def _show(found: JobView, output: str) -> None:
+    from msgspec import to_builtins  # noqa: PLC0415
+
+    row = to_builtins(found)
+    print_row(row, list(_columns(row)), output)
+
+
+def _columns(row: dict[str, Any]) -> Iterator[Column]:
+    """What there is to say about a job in its state."""
+    yield from (text("id"), text("topic"), text("state"), moment("since"), _ATTEMPTS)
+    for name in ("worker", "replay_of"):
+        if row[name]:
+            yield text(name)
+    if row["state"] not in TERMINAL and row["cancel_requested"]:
+        yield text("cancel_requested")
+    if row["state"] in LIVE and row["deadline"] is not None:
+        yield moment("deadline")
+    for name in ("labels", "payload", "progress", "result", "error"):
+        if row[name] not in (None, {}):
+            yield json_value(name, width=200)
+    yield text("version")
+
+
+def _is_of(kind: str, wanted: str) -> bool:
+    return kind == wanted or (wanted.endswith("*") and kind.startswith(wanted[:-1]))
+
+
+def _print_event(event: EventView, output: str, *, whose: bool) -> None:
+    """A line of a stream: nobody knows yet how wide the columns will be."""
+    from msgspec import to_builtins  # noqa: PLC0415
+
+    row = to_builtins(event)
+    if output != "table":
+        click.echo(json.dumps(row, ensure_ascii=False))
+        return
+    columns = [_EVENT[0], *([text("job_id")] if whose else []), *_EVENT[1:]]
+    click.echo("  ".join(show(row).ljust(_STREAM_WIDTHS.get(name, 0)) for name, show in columns).rstrip())
+    sys.stdout.flush()

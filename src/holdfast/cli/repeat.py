@@ -1,0 +1,91 @@
+"""What list commands have in common: pages, and `--watch`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from holdfast.cli.connect import Away, Connection
+from holdfast.cli.output import Column, print_rows
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+
+F = TypeVar("F", bound=Callable[..., None])
+
+EVERY_S = 1.0
+
+
+class Page(NamedTuple):
+    rows: list[dict[str, Any]]
+    remark: str = ""
+    """For people, on stderr: how to see more, or that there is nothing."""
+
+
+def with_limit(command: F) -> F:
+    return click.option(
+        "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="How many to show."
+    )(command)
+
+
+def with_pages(command: F) -> F:
+    return with_limit(click.option("--cursor", help="Go on where the page before ended.")(command))
+
+
+def with_watch(command: F) -> F:
+    return click.option("-w", "--watch", is_flag=True, help="Stay, and show it anew whenever it changes.")(command)
+
+
+def page(items: Sequence[object], next_cursor: str | None, *, empty: str) -> Page:
+    from msgspec import to_builtins  # noqa: PLC0415
+
+    more = f"more: --cursor {next_cursor}" if next_cursor else ""
+    return Page([to_builtins(item) for item in items], more or ("" if items else empty))
+
+
+def show_page(
+    connection: Connection,
+    read: Callable[[Client], Page],
+    columns: Sequence[Column],
+    *,
+    watch: bool = False,
+    hint: str = "",
+) -> None:
+    """Read and print once; with `watch`, again whenever the answer is another one, until interrupted."""
+    found = connection.ask(read, hint=hint)
+    _print(found, columns, connection.output)
+    while watch:
+        _pause()
+        try:
+            news = connection.ask(read, hint=hint)
+        except Away as error:
+            # Who watches a plane wants to see it come back.
+            click.echo(f"{error.format_message()} (trying again)", err=True)
+            continue
+        if news != found:
+            found = news
+            if connection.output == "table":
+                _part(sys.stdout)
+            _print(found, columns, connection.output)
+
+
+def _print(found: Page, columns: Sequence[Column], output: str) -> None:
+    print_rows(found.rows, columns, output)
+    if found.remark and (output == "table" or found.rows):
+        click.echo(found.remark, err=True)
+
+
+def _part(stdout: IO[str]) -> None:
+    if stdout.isatty():
+        click.clear()
+    else:
+        click.echo()
+
+
+def _pause() -> None:
+    from holdfast.locks.runtime import SYSTEM  # noqa: PLC0415
+
+    SYSTEM.sleep(EVERY_S)

@@ -1,0 +1,95 @@
+"""`holdfast worker`: run one, see them all, drain one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.connect import Away, Connection, Misused, api_key_given, choose_profile, with_plane
+from holdfast.cli.output import Column, Row, moment, print_row, printable, text
+from holdfast.cli.plane import log_to_stderr, verbosely
+from holdfast.cli.repeat import Page, page, show_page, with_watch
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+
+
+def _condition(row: Row) -> str:
+    if not row["alive"]:
+        return "silent"
+    return "draining" if row["draining"] else "ready"
+
+
+_CONDITION: Column = ("condition", _condition)
+_LOAD: Column = ("load", lambda row: f"{row['in_hand']}/{row['slots']}")
+_TOPICS: Column = ("topics", lambda row: printable(" ".join(row["topics"])))
+_LINE = [text("id"), text("pool"), _CONDITION, _LOAD, moment("last_seen"), _TOPICS]
+
+
+class _RunByDefault(click.Group):
+    """`holdfast worker mail_jobs:worker` is short for `holdfast worker run mail_jobs:worker`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        first = args[0] if args else ""
+        is_target = ":" in first or first.endswith(".py")
+        is_option = first.startswith("-") and first not in ctx.help_option_names
+        return super().parse_args(ctx, ["run", *args] if is_target or is_option else args)
+
+
+@click.group(cls=_RunByDefault, subcommand_metavar="MODULE:WORKER | COMMAND [ARGS]...")
+def worker() -> None:
+    """Run a worker: `holdfast worker MODULE:WORKER`. Or see all of them, and drain one."""
+
+
+@worker.command()
+@click.argument("target", metavar="MODULE:WORKER")
+@click.option("--url", envvar="HOLDFAST_URL", show_envvar=True, help="The plane.  [default: what the worker says]")
+@click.option("--profile", envvar="HOLDFAST_PROFILE", metavar="NAME", show_envvar=True, help="Take its URL from here.")
+@click.option("--name", help="The same name after a restart: its leases end at once.  [default: what the worker says]")
+@click.option("--pool", help="Which topics' jobs it gets.  [default: what the worker says]")
+@click.option("--slots", type=click.IntRange(1, 10_000), help="Jobs at once.  [default: what the worker says]")
+@verbosely("Log every step of every attempt.")
+def run(
+    target: str, *, url: str | None, profile: str | None, name: str | None, pool: str | None, slots: int | None,
+    verbose: bool,
+) -> None:  # fmt: skip
+    """Work on the topics that MODULE:WORKER (or FILE.py:WORKER) declares, until SIGTERM or Ctrl-C.
+
+    Then it takes nothing more, finishes what it can, and hands the rest back at no cost to the
+    jobs. Told twice, it hands back at once.
+    """
+    from holdfast.worker import BrokenWorker, serve  # noqa: PLC0415
+    from holdfast.worker.link import Refused  # noqa: PLC0415
+
+    log_to_stderr(verbose=verbose)
+    if url is None and profile is not None:
+        url = choose_profile(profile)[1].get("url")
+    try:
+        serve(target, url=url, name=name, pool=pool, slots=slots, api_key=api_key_given() or None)
+    except (BrokenWorker, ImportError, ValueError) as error:
+        raise Misused(f"{error}. Name it as MODULE:WORKER or FILE.py:WORKER") from error
+    except Refused as error:
+        raise Away(f"the plane refuses this worker: {error}. Check HOLDFAST_API_KEY and --url") from error
+
+
+@worker.command("list")
+@with_watch
+@with_plane
+def list_workers(connection: Connection, *, watch: bool) -> None:
+    """The workers that the plane knows, with what they have in hand."""
+
+    def read(client: Client) -> Page:
+        empty = "no worker is known; start one with `holdfast worker MODULE:WORKER`"
+        return page(client.workers().items, None, empty=empty)
+
+    show_page(connection, read, _LINE, watch=watch)
+
+
+@worker.command()
+@click.argument("worker_id", metavar="WORKER")
+@with_plane
+def drain(connection: Connection, *, worker_id: str) -> None:
+    """Give WORKER (its id) nothing more. What it has in hand it finishes."""
+    connection.ask(lambda client: client.drain(worker_id), hint="`holdfast worker list` shows the ids")
+    print_row({"id": worker_id, "condition": "draining"}, [text("id"), text("condition")], connection.output)

@@ -1,0 +1,346 @@
+"""A plane on virtual time: its parts wired as `holdfast.app` wires them, over one store in memory.
+
+Everything that is committed, published, taken, entered and answered is observed, so that
+`plane_invariants.check_plane` can judge the whole story at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from locks.virtual import VirtualRuntime
+
+from flow.faulty_store import FaultyStore
+from holdfast import api
+from holdfast.app import CLASSES
+from holdfast.buses.detached import DetachedBus
+from holdfast.buses.detached import Fault as BusFault
+from holdfast.buses.embedded import EmbeddedBus
+from holdfast.core.job import Job, JobId, Tenant
+from holdfast.core.topic import Topics
+from holdfast.errors import BusUnavailable
+from holdfast.flow.decide import AllowAll, Policy
+from holdfast.flow.dispatch import Dispatched, dispatch
+from holdfast.flow.execute import Attempt, Standing, claim, renew_attempts, start_attempts
+from holdfast.flow.record import End, Outcome, record
+from holdfast.flow.submit import Order, Submitter
+from holdfast.locks import Locks
+from holdfast.locks.runtime import Runtime
+from holdfast.ports import Accepted, Bus, Delivery, JobEvent
+from holdfast.reconciler import Reconciler
+from holdfast.registry import Registry
+from holdfast.replayer import Replayer
+from holdfast.scheduler import Scheduler
+from holdfast.snapshot import SnapshotWriter
+from holdfast.stores import StoreWithBus, open_store
+from holdfast.telemetry import Telemetry
+
+ACME = Tenant("acme")
+
+
+@dataclass
+class Seen:
+    """What an onlooker saw, each with how many events had been committed by then."""
+
+    store: StoreWithBus
+    events: list[JobEvent] = field(default_factory=list)
+    acknowledged: list[tuple[JobId, int]] = field(default_factory=list)
+    published: list[tuple[Delivery, int]] = field(default_factory=list)
+    """Calls of publish, whatever came of them."""
+    carried: list[Delivery] = field(default_factory=list)
+    """What the bus has, or may have."""
+    settled: list[tuple[Delivery, int]] = field(default_factory=list)
+    entered: list[tuple[JobId, int]] = field(default_factory=list)
+    """(job, fence) of each time a handler was entered."""
+    accepted: list[tuple[JobId, int, End, int]] = field(default_factory=list)
+    """Outcomes that were answered with ok: job, fence, how it ended, commits."""
+
+    async def look(self) -> int:
+        """Read what has been committed since the last look; how much that is in all."""
+        last = self.events[-1].number if self.events else 0
+        self.events += await self.store.list_events(after=last, limit=1_000_000)
+        return len(self.events)
+
+
+class WatchedBus:
+    """Any bus, with everything that passes it kept."""
+
+    def __init__(self, inner: Bus, seen: Seen) -> None:
+        self._inner = inner
+        self._seen = seen
+        self.before_publish: Callable[[], Any] | None = None
+
+    @property
+    def atomic(self) -> bool:
+        return self._inner.atomic
+
+    async def publish(self, deliveries: Sequence[Delivery]) -> None:
+        if self.before_publish is not None:
+            await self.before_publish()
+        commits = await self._seen.look()
+        self._seen.published += [(delivery, commits) for delivery in deliveries]
+        try:
+            await self._inner.publish(deliveries)
+        except BusUnavailable as error:
+            if error.applied is None:
+                self._seen.carried += deliveries
+            raise
+        self._seen.carried += deliveries
+
+    async def take(self, worker: str, *, limit: int) -> list[Delivery]:
+        return await self._inner.take(worker, limit=limit)
+
+    async def settle(self, deliveries: Sequence[Delivery]) -> None:
+        commits = await self._seen.look()
+        self._seen.settled += [(delivery, commits) for delivery in deliveries]
+        await self._inner.settle(deliveries)
+
+    def on_arrival(self, callback: Callable[[str], None]) -> None:
+        self._inner.on_arrival(callback)
+
+
+@dataclass(kw_only=True)
+class Replica:
+    """One process of the plane: its own view of store and locks, its own registry and loops."""
+
+    name: str
+    store: FaultyStore
+    bus: WatchedBus
+    locks: Locks
+    topics: Topics
+    policy: Policy
+    runtime: Runtime
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    registry: Registry = field(default_factory=Registry)
+    scheduler: Scheduler = field(init=False)
+    reconciler: Reconciler = field(init=False)
+    replayer: Replayer = field(init=False)
+    writer: SnapshotWriter = field(init=False)
+
+    def __post_init__(self) -> None:
+        store, bus = self.typed_store, cast(Bus, self.bus)
+        shared: dict[str, Any] = {
+            "store": store, "locks": self.locks, "telemetry": self.telemetry, "runtime": self.runtime,
+        }  # fmt: skip
+        ruled: dict[str, Any] = {**shared, "topics": self.topics, "policy": self.policy}
+        self.scheduler = Scheduler(bus=bus, registry=self.registry, **shared)
+        self.reconciler = Reconciler(registry=self.registry, **ruled)
+        self.replayer = Replayer(wake_scheduler=self.scheduler.wake, **ruled)
+        self.writer = SnapshotWriter(store=store, locks=self.locks, registry=self.registry, runtime=self.runtime)
+
+    @property
+    def typed_store(self) -> StoreWithBus:
+        return cast(StoreWithBus, self.store)
+
+    async def dispatch(self, job: Job, worker: str = "w1") -> Dispatched:
+        return await dispatch(
+            job,
+            worker,
+            store=self.typed_store,
+            bus=self.bus,
+            locks=self.locks,
+            telemetry=self.telemetry,
+            runtime=self.runtime,
+        )
+
+    def hello(self, worker: str, *, slots: int = 4, backlog: int = 0, topics: Sequence[str] = ("*",)) -> None:
+        said = api.Hello(worker=worker, name=worker, topics=list(topics), slots=slots, backlog=backlog)
+        self.registry.hello(said, now=self.store.now())
+
+    def counted(self, metric: str, **labels: str) -> float:
+        return self.telemetry.registry.get_sample_value(f"holdfast_{metric}_total", labels) or 0.0
+
+    @asynccontextmanager
+    async def loops(self) -> AsyncIterator[None]:
+        services = (self.scheduler, self.reconciler, self.replayer, self.writer)
+        for service in services:
+            service.start()
+        try:
+            yield
+        finally:
+            for service in services:
+                await service.stop()
+
+
+@dataclass(kw_only=True)
+class Stage(Replica):
+    """The plane most stories need: one replica, and what people and workers say to it."""
+
+    url: str
+    inner: StoreWithBus
+    seen: Seen
+    submitter: Submitter
+    stack: AsyncExitStack
+    publish_fault: BusFault | None = None
+
+    async def replica(self, name: str, *, lock_url: str = "") -> Replica:
+        """Another process on the same store. With a `lock_url` of its own, its locks exclude nobody."""
+        locks = await self.stack.enter_async_context(
+            Locks(lock_url or self.url, classes=CLASSES, holder=name, runtime=self.runtime)
+        )
+        return Replica(
+            name=name,
+            store=FaultyStore(self.inner),
+            bus=self.bus,
+            locks=locks,
+            topics=self.topics,
+            policy=self.policy,
+            runtime=self.runtime,
+        )
+
+    async def submit(self, topic: str = "mail.send", tenant: Tenant = ACME, **order: Any) -> Job:
+        accepted = await self.order(topic, tenant, **order)
+        return accepted.job
+
+    async def order(self, topic: str = "mail.send", tenant: Tenant = ACME, **order: Any) -> Accepted:
+        wanted = {"payload": b"{}", "labels": {}, **order}
+        accepted = await self.submitter.submit_one(Order(tenant=tenant, topic=topic, **wanted))
+        self.seen.acknowledged.append((accepted.job.id, await self.seen.look()))
+        return accepted
+
+    async def job(self, job_id: JobId) -> Job:
+        [job] = await self.inner.find_jobs([job_id])
+        assert job is not None
+        return job
+
+    async def claim(self, worker: str = "w1", *, limit: int = 10, start: bool = True) -> list[Job]:
+        return await claim(
+            worker,
+            limit,
+            start=start,
+            store=self.typed_store,
+            bus=self.bus,
+            topics=self.topics,
+            telemetry=self.telemetry,
+        )
+
+    async def claim_one(self, worker: str = "w1") -> Job:
+        """Exactly one delivery, started: its handler is entered."""
+        [job] = await self.claim(worker)
+        self.seen.entered.append((job.id, job.fence))
+        return job
+
+    async def begun(self, worker: str = "w1", **order: Any) -> Job:
+        """A job that a worker has started."""
+        await self.dispatch(await self.submit(**order), worker)
+        return await self.claim_one(worker)
+
+    async def start(self, job: Job, worker: str) -> Standing:
+        [standing] = await start_attempts(
+            worker,
+            [Attempt(job.id, job.fence)],
+            store=self.typed_store,
+            bus=self.bus,
+            topics=self.topics,
+            telemetry=self.telemetry,
+        )
+        return standing
+
+    async def renew(self, job: Job) -> Standing:
+        [standing] = await renew_attempts([Attempt(job.id, job.fence)], store=self.typed_store, topics=self.topics)
+        return standing
+
+    async def complete(self, job: Job, end: End = End.SUCCEEDED, **said: Any) -> Standing:
+        """The worker's word on the attempt it was given as `job`."""
+        wanted = {"result": b"null" if end is End.SUCCEEDED else None, **said}
+        [standing] = await record(
+            [Outcome(job.id, job.fence, end, **wanted)],
+            store=self.typed_store,
+            topics=self.topics,
+            telemetry=self.telemetry,
+            runtime=self.runtime,
+        )
+        if standing.code == "ok":
+            self.seen.accepted.append((job.id, job.fence, end, await self.seen.look()))
+        return standing
+
+    async def kinds(self, job_id: JobId) -> list[str]:
+        await self.seen.look()
+        return [event.kind for event in self.seen.events if event.job_id == job_id]
+
+    async def wait_ended(self, *jobs: Job, within_s: float) -> list[Job]:
+        async with asyncio.timeout(within_s):
+            while True:
+                now = [await self.job(job.id) for job in jobs]
+                if all(job.is_terminal for job in now):
+                    return now
+                await asyncio.sleep(0.1)
+
+    @asynccontextmanager
+    async def working(
+        self, worker: str = "w1", *, slots: int = 4, work_s: float = 0.0, replica: Replica | None = None
+    ) -> AsyncIterator[None]:
+        """A worker that is well: it claims, keeps its leases and reports success."""
+        task = asyncio.create_task(self._work(replica or self, worker, slots, work_s))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _work(self, replica: Replica, worker: str, slots: int, work_s: float) -> None:
+        async with asyncio.TaskGroup() as attempts:
+            hands = asyncio.Semaphore(slots)
+            while True:
+                replica.hello(worker, slots=slots)
+                for job in await self.claim(worker, limit=slots):
+                    self.seen.entered.append((job.id, job.fence))
+                    attempts.create_task(self._attempt(job, hands, work_s))
+                await asyncio.sleep(0.5)
+
+    async def _attempt(self, job: Job, hands: asyncio.Semaphore, work_s: float) -> None:
+        async with hands:
+            lease_s = self.topics.get(job.topic).lease_s
+            left = work_s
+            while left > 0:
+                await asyncio.sleep(min(left, lease_s / 3))
+                left -= lease_s / 3
+                if (await self.renew(job)).code != "ok":
+                    return
+            await self.complete(job)
+
+
+@asynccontextmanager
+async def staged(
+    runtime: VirtualRuntime,
+    *,
+    topics: Topics | None = None,
+    detached: bool = False,
+    policy: Policy | None = None,
+    live_jobs_max: int = 100_000,
+    url: str = "",
+) -> AsyncIterator[Stage]:
+    """`detached`: deliveries travel on a bus of their own, whose publish fails as `stage.publish_fault` says."""
+    # A database in memory that has a name is shared: by the store, and by the locks of every replica.
+    url = url or f"sqlite:///:memory:{runtime.token()}"
+    declared, ruling = topics or Topics(), policy or AllowAll()
+    async with AsyncExitStack() as stack:
+        inner = open_store(url, topics=declared, runtime=runtime)
+        await inner.open()
+        stack.push_async_callback(inner.close)
+        seen = Seen(inner)
+        locks = await stack.enter_async_context(Locks(url, classes=CLASSES, holder="S1", runtime=runtime))
+        faulty = FaultyStore(inner)
+        submitter = Submitter(cast(StoreWithBus, faulty), declared, ruling, runtime, live_jobs_max=live_jobs_max)
+        made: list[Stage] = []
+        bus: Bus = DetachedBus(inner.now, fail=lambda _: made[0].publish_fault) if detached else EmbeddedBus(inner)
+        stage = Stage(
+            name="S1",
+            url=url,
+            store=faulty,
+            inner=inner,
+            bus=WatchedBus(bus, seen),
+            locks=locks,
+            topics=declared,
+            policy=ruling,
+            runtime=runtime,
+            seen=seen,
+            submitter=submitter,
+            stack=stack,
+        )
+        made.append(stage)
+        yield stage

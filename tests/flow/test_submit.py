@@ -1,0 +1,79 @@
+"""Submit: keys, limits, and what an acknowledgement means. Rows 100 and 103."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from locks.virtual import VirtualRuntime, on_virtual_time
+
+from flow.faulty_store import Fault
+from flow.stage import ACME, staged
+from holdfast.core.job import Tenant
+from holdfast.errors import KeyInFlight, KeyReused, StoreUnavailable, TooMany
+
+
+@on_virtual_time
+async def test_same_key_and_payload_give_the_first_job(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        first = await stage.order(key="k", payload=b"1")
+        again = await stage.order(key="k", payload=b"1")
+        assert (again.job.id, again.repeated) == (first.job.id, True)
+
+
+@on_virtual_time
+async def test_same_key_with_another_payload_is_refused(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        await stage.order(key="k", payload=b"1")
+        with pytest.raises(KeyReused) as caught:
+            await stage.order(key="k", payload=b"2")
+        assert caught.value.status == 422
+
+
+@on_virtual_time
+async def test_key_belongs_to_its_tenant(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        ours = await stage.order(key="k", payload=b"1")
+        theirs = await stage.order(key="k", payload=b"2", tenant=Tenant("other"))
+        assert ours.job.id != theirs.job.id
+
+
+@on_virtual_time
+async def test_key_in_flight_is_a_conflict(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        door = stage.store.pause("submit")
+        first = asyncio.create_task(stage.order(key="k"))
+        await door.reached.wait()
+        with pytest.raises(KeyInFlight) as caught:
+            await stage.order(key="k")
+        assert caught.value.status == 409
+        door.open()
+        accepted = await first
+        assert (await stage.order(key="k")).job.id == accepted.job.id
+
+
+@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REPLY])
+@on_virtual_time
+async def test_key_is_freed_when_the_submission_failed(runtime: VirtualRuntime, fault: Fault) -> None:
+    async with staged(runtime) as stage:
+        stage.store.fault("submit", fault, times=1)
+        with pytest.raises(StoreUnavailable):
+            await stage.order(key="k")
+        accepted = await stage.order(key="k")
+        assert accepted.repeated == (fault is Fault.LOSE_REPLY)
+        assert await stage.inner.count_jobs() == {(ACME, accepted.job.state): 1}
+
+
+@on_virtual_time
+async def test_tenant_at_its_limit_is_told_when_to_come_back_and_others_are_not(runtime: VirtualRuntime) -> None:
+    async with staged(runtime, live_jobs_max=2) as stage:
+        first = await stage.begun()
+        await stage.submit()
+        with pytest.raises(TooMany) as caught:
+            await stage.submit()
+        assert caught.value.status == 429
+        assert caught.value.retry_after_s > 0
+        await stage.submit(tenant=Tenant("other"))
+        await stage.complete(first)
+        await asyncio.sleep(caught.value.retry_after_s)
+        await stage.submit()

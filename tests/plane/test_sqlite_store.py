@@ -1,0 +1,236 @@
+"""What is special to jobs in SQLite: the file, the host's clock, and sharing both with locks and processes."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast.core.effect import EffectState
+from holdfast.core.job import Event, State
+from holdfast.core.topic import Topic, Topics
+from holdfast.errors import StoreUnavailable
+from holdfast.locks import LockClass, Locks
+from holdfast.locks.runtime import SYSTEM, Runtime
+from holdfast.ports import Accepted, Note, Submission
+from holdfast.stores import StoreWithBus, open_store
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite_file import PLANE_VERSION
+from plane.jobs import ACME, ManualRuntime, a_job, dispatched, running, stepped, submitted
+
+
+def made(path: Path, runtime: Runtime = SYSTEM, topics: Topics | None = None) -> StoreWithBus:
+    return open_store(f"sqlite:///{path}", topics=topics or Topics(), runtime=runtime)
+
+
+async def refusal(path: Path) -> str:
+    before = path.read_bytes()
+    with pytest.raises(StoreUnavailable) as caught:
+        await made(path).open()
+    assert path.read_bytes() == before
+    assert caught.value.applied is False
+    return str(caught.value)
+
+
+async def test_url_that_nobody_serves_is_an_error() -> None:
+    with pytest.raises(ValueError, match="sqlite://"):
+        open_store("mysql://x", topics=Topics(), runtime=SYSTEM)
+
+
+async def test_damaged_file_is_refused_and_names_the_backup(tmp_path: Path) -> None:
+    path = tmp_path / "plane.db"
+    path.write_bytes(b"SQLite format 3\0" + b"\xff" * 8192)
+
+    assert "backup" in await refusal(path)
+
+
+async def test_file_damaged_in_the_middle_is_refused_and_names_the_backup(tmp_path: Path) -> None:
+    path = tmp_path / "plane.db"
+    store = made(path)
+    await store.open()
+    for _ in range(20):
+        await store.submit([Submission(job=a_job(), key=None, digest="") for _ in range(50)])
+    await store.close()
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 8192 * 4096
+    content[middle : middle + 4096] = b"\x5a" * 4096
+    path.write_bytes(content)
+
+    assert "backup" in await refusal(path)
+
+
+async def test_file_of_another_program_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.db"
+    with apsw.Connection(str(path)) as theirs:
+        theirs.execute("CREATE TABLE t (a)")
+
+    assert "another program" in await refusal(path)
+
+
+async def test_file_of_a_newer_release_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plane.db"
+    store = made(path)
+    await store.open()
+    await store.close()
+    with apsw.Connection(str(path)) as newer:
+        newer.execute("UPDATE holdfast_meta SET value = ? WHERE name = 'plane_version'", (PLANE_VERSION + 1,))
+    newer.close()
+
+    with pytest.raises(StoreUnavailable, match="Upgrade"):
+        await made(path).open()
+
+
+async def test_full_disk_refuses_what_it_cannot_keep_and_loses_nothing(tmp_path: Path) -> None:
+    store = made(tmp_path / "plane.db")
+    assert isinstance(store, SqliteStore)
+    await store.open()
+    connection = store._part.writer._connection
+    assert connection is not None
+    limit = connection.pragma("max_page_count", connection.pragma("page_count") + 8)
+    acknowledged = []
+    with pytest.raises(StoreUnavailable, match="disk is full") as caught:
+        for _ in range(2000):
+            job = a_job(payload=b"x" * 3000)
+            await store.submit([Submission(job=job, key=None, digest="")])
+            acknowledged.append(job)
+
+    assert caught.value.applied is False
+    assert await store.find_jobs([job.id for job in acknowledged]) == acknowledged
+    assert await store.find_jobs([job.id]) == [None]
+    connection.pragma("max_page_count", limit + 100_000)
+    assert await store.submit([Submission(job=job, key=None, digest="")]) == [Accepted(job, repeated=False)]
+    numbers = [event.number for event in await store.list_events(after=0, limit=10_000)]
+    assert numbers == list(range(1, len(acknowledged) + 2))
+    await store.close()
+
+
+async def test_clock_is_the_same_for_all_processes_of_a_boot_and_never_goes_back(tmp_path: Path) -> None:
+    path = tmp_path / "plane.db"
+    first, second = ManualRuntime(), ManualRuntime()
+    store = made(path, first)
+    await store.open()
+    first.advance(50)
+    await submitted(store)
+    second.clock_s, second.wall_s = first.clock_s, first.wall_s - 9999  # the host's clock was set back meanwhile
+    other = made(path, second)
+    await other.open()
+    assert other.now() == store.now()
+    ended_at = store.now()
+    await other.close()
+    await store.close()
+
+    rebooted = ManualRuntime()
+    rebooted.boot, rebooted.clock_s, rebooted.wall_s = "boot-2", 3.0, 0.0
+    after = made(path, rebooted)
+    await after.open()
+    assert after.now() >= ended_at
+    await after.close()
+
+
+async def test_new_limits_of_a_topic_hold_for_jobs_that_are_there(tmp_path: Path) -> None:
+    path, clock = tmp_path / "plane.db", ManualRuntime()
+    store = made(path, clock)
+    await store.open()
+    job = await dispatched(store, topic="slow")
+    clock.advance(20)
+    assert await store.list_recoverable(limit=10) == []
+    await store.close()
+
+    stricter = made(path, clock, Topics((Topic(name="slow", dispatch_timeout_s=10.0),)))
+    await stricter.open()
+    assert await stricter.list_recoverable(limit=10) == [job]
+    await stricter.close()
+
+
+async def test_no_write_walks_through_a_table(tmp_path: Path) -> None:
+    """One that does would hold up every renewal of the file: 1.6 s with a million finished jobs."""
+    store = made(tmp_path / "plane.db")
+    assert isinstance(store, SqliteStore)
+    await store.open()
+    connection = store._part.writer._connection
+    assert connection is not None
+    seen: dict[str, Any] = {}
+
+    def trace(cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
+        seen[sql] = bindings
+        return True
+
+    connection.exec_trace = trace
+    job = await running(store)
+    await store.submit([Submission(job=a_job(payload=b"x" * 9000), key="k", digest="")])
+    await store.prepare_effect(job.id, job.fence, "charge", idempotent=False)
+    [job] = [kept for kept in await store.renew_leases([(job.id, job.fence, 30.0)]) if kept is not None]
+    await stepped(store, job, Event.FAIL, dead_letter="x")
+    await store.add_notes([Note(ACME, job.id, "attempt.refused", {})])
+    await store.resolve_effect(ACME, job.id, "charge", state=EffectState.ABSENT, result=None, note="")
+    await store.replay_dead_letter(ACME, 1, Submission(job=a_job(), key=None, digest=""))
+    connection.exec_trace = None
+    plans = {
+        sql: [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {sql}", bindings)]
+        for sql, bindings in seen.items()
+        if sql.startswith(("SELECT", "UPDATE", "DELETE"))
+    }
+    await store.close()
+
+    assert len(plans) >= 10
+    assert [sql for sql, plan in plans.items() if any(step.startswith("SCAN holdfast_") for step in plan)] == []
+
+
+async def test_locks_and_jobs_of_a_process_share_one_writer(tmp_path: Path) -> None:
+    store = made(tmp_path / "plane.db")
+    await store.open()
+    async with Locks(f"sqlite:///{tmp_path / 'plane.db'}") as locks:
+        async with locks.hold(LockClass("x", ttl=5), "k") as lease:
+            job = await running(store, fence=lease.fence)
+        assert isinstance(store, SqliteStore)
+        assert set(store._part.writer._parts) == {"plane", "locks"}
+    assert await store.get_job(ACME, job.id) == job  # the locks' leaving does not close the file
+    await store.close()
+
+
+async def test_processes_share_a_file(tmp_path: Path) -> None:
+    """Two real processes submit at once: everything acknowledged is there, and events have no gap."""
+    path = tmp_path / "plane.db"
+    script = (
+        "import asyncio, sys\n"
+        "sys.path.insert(0, sys.argv[2])\n"
+        "from plane.jobs import a_job\n"
+        "from holdfast.core.topic import Topics\n"
+        "from holdfast.core.job import JobId\n"
+        "from holdfast.locks.runtime import SYSTEM\n"
+        "from holdfast.ports import Submission\n"
+        "from holdfast.stores import open_store\n"
+        "async def main():\n"
+        "    store = open_store(f'sqlite:///{sys.argv[1]}', topics=Topics(), runtime=SYSTEM)\n"
+        "    await store.open()\n"
+        "    async def submit(n):\n"
+        "        job = a_job(id=JobId(f'{n:05d}{SYSTEM.token()}'))\n"
+        "        await store.submit([Submission(job=job, key=None, digest='')])\n"
+        "        print(job.id, flush=True)\n"
+        "    for n in range(50): await asyncio.gather(*(submit(n * 4 + k) for k in range(4)))\n"
+        "    await store.close()\n"
+        "asyncio.run(main())\n"
+    )
+    tests = str(Path(__file__).parent.parent)
+    processes = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-c", script, str(path), tests, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for _ in range(2)
+    ]
+    outputs = [await process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    ids = [line for out, _ in outputs for line in out.decode().split()]
+
+    store = made(path)
+    await store.open()
+    assert None not in await store.find_jobs(ids)  # type: ignore[arg-type]
+    events = await store.list_events(after=0, limit=10_000)
+    assert [event.number for event in events] == list(range(1, 401))
+    assert await store.count_jobs() == {(ACME, State.SCHEDULED): 400}
+    await store.close()

@@ -1,0 +1,205 @@
+"""`holdfast up|worker run|config|completion`: how things start, end, and are set up."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from plane_shell import Plane, one_line, plane_in_thread
+
+from holdfast.cli import cli
+
+TASKS = """
+from holdfast.worker import Job, Worker
+
+worker = Worker(name="adder")
+
+@worker.task("add")
+async def add(job: Job) -> int:
+    await job.progress({"step": 1})
+    return sum(job.payload)
+"""
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    with plane_in_thread(tmp_path_factory.mktemp("plane")) as shared:
+        yield shared
+
+
+def test_option_goes_before_environment_before_profile_before_default(tmp_path: Path) -> None:
+    (tmp_path / "holdfast").mkdir()
+    (tmp_path / "holdfast/config.toml").write_text('[profiles.staging]\nurl = "http://staging:1"\ntenant = "acme"\n')
+
+    def settings(*options: str, **environment: str) -> dict[str, tuple[str, str]]:
+        env = {"XDG_CONFIG_HOME": str(tmp_path), "HOLDFAST_URL": None, "HOLDFAST_TENANT": None, **environment}
+        done = CliRunner(env=env).invoke(cli, ["config", "list", "-o", "json", *options])
+        assert done.exit_code == 0, done.output
+        return {row["name"]: (row["value"], row["origin"]) for row in json.loads(done.stdout)}
+
+    staging = settings("--profile", "staging", "--tenant", "other", HOLDFAST_API_KEY="s3cr3t")
+
+    assert settings()["url"] == ("http://127.0.0.1:7070", "default")
+    assert settings(HOLDFAST_PROFILE="staging")["url"] == ("http://staging:1", "profile staging")
+    assert settings(HOLDFAST_PROFILE="staging", HOLDFAST_URL="http://b:2")["url"] == ("http://b:2", "HOLDFAST_URL")
+    assert (staging["tenant"], staging["api_key"][0]) == (("other", "--tenant"), "set")
+    assert staging["profiles"][0] == "staging"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['[profiles.a]\napi_key = "s3cr3t"', "[profiles.a]\nport = 1", "profiles = 1", "[plane]", "[profiles", "a = 1"],
+)
+def test_a_configuration_that_is_wrong_is_exit_code_2_in_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "holdfast").mkdir()
+    (tmp_path / "holdfast/config.toml").write_text(text)
+
+    refused = CliRunner(env={"XDG_CONFIG_HOME": str(tmp_path)}).invoke(cli, ["job", "list"])
+
+    assert refused.exit_code == 2
+    assert "config.toml" in one_line(refused)
+    assert "s3cr3t" not in refused.output
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_script_for_the_shell(shell: str) -> None:
+    done = CliRunner().invoke(cli, ["completion", shell])
+
+    assert done.exit_code == 0
+    assert f"_HOLDFAST_COMPLETE={shell}_complete" in done.stdout
+
+
+def test_help_is_fast_because_it_loads_nothing() -> None:
+    unwanted = ["asyncio", "apsw", "httpx2", "msgspec", "starlette", "uvicorn", "holdfast.client", "holdfast.locks"]
+    script = (
+        "import sys; from holdfast.cli import cli; cli(sys.argv[1:], standalone_mode=False); "
+        f"print(*(m for m in {unwanted} if m in sys.modules), file=sys.stderr)"
+    )
+    for command in ([], ["up"], ["job", "submit"], ["worker", "run"]):
+        shown = subprocess.run(
+            [sys.executable, "-c", script, *command, "--help"], capture_output=True, text=True, check=True
+        )
+
+        assert "Usage:" in shown.stdout
+        assert shown.stderr.split() == []
+
+
+class Process:
+    """`holdfast …` as a process of its own, with what it said on stderr."""
+
+    def __init__(self, *arguments: str, cwd: Path, **environment: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "holdfast", *arguments],
+            cwd=cwd,
+            env={**os.environ, "XDG_CONFIG_HOME": str(cwd), **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def line(self) -> str:
+        assert self._process.stderr is not None
+        return self._process.stderr.readline()
+
+    def output_line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        self._process.send_signal(number)
+        _, said = self._process.communicate(timeout=30)
+        return self._process.returncode, said
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Process]]:
+    started: list[Process] = []
+    yield started
+    for process in started:
+        process.end(signal.SIGKILL)
+
+
+def test_up_and_worker_run_a_job_and_end_cleanly(tmp_path: Path, processes: list[Process]) -> None:
+    (tmp_path / "sums.py").write_text(TASKS)
+    up = Process("up", "--port", "0", "--store", "sqlite:///plane.db", cwd=tmp_path)
+    processes.append(up)
+    url = up.line().split()[-1]
+    worker = Process("worker", "sums:worker", "--slots", "1", cwd=tmp_path, HOLDFAST_URL=url, PYTHONPATH=".")
+    processes.append(worker)
+
+    done = CliRunner(env={"HOLDFAST_URL": url, "HOLDFAST_API_KEY": None}).invoke(
+        cli, ["job", "submit", "add", "--payload", "[1, 2]", "--wait-timeout", "30", "-o", "json"]
+    )
+    stopped = worker.end()
+    watching = Process("job", "list", "--watch", "-o", "jsonl", cwd=tmp_path, HOLDFAST_URL=url)
+    processes.append(watching)
+    first = json.loads(watching.output_line())
+    interrupted = watching.end(signal.SIGINT)
+    ended = up.end()
+
+    assert done.exit_code == 0, done.output
+    assert (json.loads(done.stdout)["result"], json.loads(done.stdout)["progress"]) == (3, {"step": 1})
+    assert first["state"] == "SUCCEEDED"
+    assert (stopped, interrupted, ended) == ((0, ""), (130, ""), (0, ""))
+
+
+def test_up_says_what_is_wrong_in_one_line(plane: Plane, tmp_path: Path) -> None:
+    port = plane.url.rpartition(":")[2]
+    (tmp_path / "notes.db").write_text("these are my notes\n" * 100)
+    (tmp_path / "plane.toml").write_text('[plane]\napi_key = "s3cr3t"\n')
+
+    taken = plane.shell("up", "--port", port, "--store", f"sqlite:///{tmp_path}/new.db")
+    strange = plane.shell("up", "--port", "0", "--store", f"sqlite:///{tmp_path}/notes.db")
+    nowhere = plane.shell("up", "--port", "0", "--store", "mysql://ada:s3cr3t@db")
+    exposed = plane.shell("up", "--host", "0.0.0.0", HOLDFAST_API_KEY="")
+    written = plane.shell("up", "--config", str(tmp_path / "plane.toml"))
+    missing = plane.shell("up", "--config", str(tmp_path / "no.toml"))
+
+    assert [done.exit_code for done in (taken, strange, nowhere, exposed, written, missing)] == [1, 5, 2, 2, 2, 2]
+    assert "--port" in one_line(taken)
+    assert "not a SQLite database" in one_line(strange)
+    assert "--store" in one_line(nowhere)
+    assert "HOLDFAST_API_KEY" in one_line(exposed)
+    assert "s3cr3t" not in nowhere.output + written.output
+    assert "no.toml" in one_line(missing)
+
+
+@pytest.mark.parametrize("target", ["no_such_module:worker", "sums:nobody", "sums.py:nobody", "missing.py:worker"])
+def test_a_worker_that_cannot_be_found_is_exit_code_2(tmp_path: Path, target: str) -> None:
+    (tmp_path / "sums.py").write_text(TASKS)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "worker", target],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("Error: ")
+
+
+def test_a_worker_with_the_wrong_api_key_is_exit_code_5(plane: Plane, tmp_path: Path) -> None:
+    (tmp_path / "sums.py").write_text(TASKS)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "worker", "sums.py:worker"],
+        cwd=tmp_path,
+        env={**os.environ, "HOLDFAST_URL": plane.url, "HOLDFAST_API_KEY": "wrong"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+
+    assert done.returncode == 5, done.stderr
+    assert "HOLDFAST_API_KEY" in done.stderr
