@@ -13,10 +13,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help
 help:  ## Say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: run
-run: $(READY)  ## Watch a paused worker lose its lock, and its late write be refused (under a minute)
+run: $(READY)  ## Watch 200 jobs survive a paused worker, a killed one and a failing bus (KEEP=1 stays up)
+	@$(PY) examples/agent_fleet/story.py $(if $(KEEP),--keep)
+
+.PHONY: run-locks
+run-locks: $(READY)  ## Watch a paused worker lose its lock, and its late write be refused
 	@$(PY) examples/paused_worker/story.py
 
 .PHONY: test
