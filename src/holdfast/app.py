@@ -89,13 +89,15 @@ async def serving(settings: Settings) -> AsyncIterator[str]:
     """The plane on its socket. Yields its URL; port 0 takes a free one."""
     async with running(settings) as plane:
         listener = socket.create_server((settings.host, settings.port), family=_family(settings.host), backlog=1024)
+        gateway = build(plane, api_key=settings.api_key or None)
         config = uvicorn.Config(
-            build(plane, api_key=settings.api_key or None),
+            gateway,
             loop="none",
             http="httptools",
             log_config=None,
             access_log=False,
             lifespan="off",
+            proxy_headers=False,
             timeout_graceful_shutdown=int(settings.drain_s),
         )
         server = _Server(config)
@@ -106,6 +108,7 @@ async def serving(settings: Settings) -> AsyncIterator[str]:
             port = listener.getsockname()[1]
             yield f"http://{settings.host}:{port}"
         finally:
+            gateway.drain()
             server.should_exit = True
             await asyncio.gather(task, return_exceptions=True)
             listener.close()

@@ -162,7 +162,8 @@ class Store(Protocol):
         and nothing of that change happened, if the job has moved on. Independent of each other.
 
         The event, the delivery and the dead letter of a change are written in its transaction.
-        A change to a terminal state ends the job's prepared effects as unknown.
+        A change to a terminal state ends the job's prepared effects as unknown. A change that parks
+        a job (`PARKED_UNTIL`) leaves it dispatchable if none of its effects awaits a person any more.
         """
 
     async def renew_leases(self, leases: Sequence[tuple[JobId, int, float]]) -> list[Job | None]:

@@ -191,3 +191,15 @@ async def test_resolving_sends_the_parked_job_on_in_the_same_transaction(store: 
     )
 
     assert [found.id for found in await store.list_dispatchable(limit=10)] == [job.id]
+
+
+async def test_job_is_not_parked_for_an_effect_that_was_resolved_meanwhile(store: Store) -> None:
+    job = await unknown_effect(store)
+    await store.resolve_effect(
+        job.tenant, job.id, "charge", state=EffectState.ABSENT, result=None, note="asked the bank"
+    )
+    parked = step(job, Event.RETRY, now=store.now(), worker="", not_before=PARKED_UNTIL)
+
+    assert await store.apply([Change(before=job, after=parked, kind="job.parked")]) == [True]
+
+    assert [found.id for found in await store.list_dispatchable(limit=10)] == [job.id]

@@ -6,10 +6,11 @@ No thread, no waiting, no commit here. A verb refuses by returning an error (see
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.effect import EffectState
-from holdfast.core.job import TERMINAL, Job, JobId, State, amend
+from holdfast.core.job import PARKED_UNTIL, TERMINAL, Job, JobId, State, amend
 from holdfast.core.recovery import next_look
 from holdfast.core.topic import Topic
 from holdfast.ports import Accepted, Change, Delivery, JobEvent, KeyReused, Note, Submission
@@ -81,6 +82,8 @@ class Ledger:
 
     def _apply(self, change: Change, topic_of: TopicOf) -> bool:
         before, after = change.before, change.after
+        if after.not_before >= PARKED_UNTIL and not self._awaits_a_person(after):
+            after = replace(after, not_before=self.now)  # the word it would wait for has come already
         if not self._replace(before, after, topic_of):
             return False
         if before.state is State.DISPATCHED and after.state is not State.DISPATCHED:
@@ -109,6 +112,14 @@ class Ledger:
             self._count(before, -1)
             self._count(after, +1)
         return True
+
+    def _awaits_a_person(self, job: Job) -> bool:
+        # PREPARED too: what this attempt had begun becomes unknown with this very change.
+        row = self.execute(
+            "SELECT 1 FROM holdfast_effects WHERE job_id = ? AND state IN (?, ?) LIMIT 1",
+            (job.origin, EffectState.UNKNOWN, EffectState.PREPARED),
+        ).fetchone()
+        return row is not None
 
     def _leave_effects_unknown(self, job: Job) -> None:
         """The attempt is over, however it ended: what it had begun to do, nobody knows."""
