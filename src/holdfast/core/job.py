@@ -54,8 +54,6 @@ class Event(StrEnum):
     CANCEL = "cancel"
     EXPIRE = "expire"
     """A limit of the job's own ran out: its deadline, its running time, its approval."""
-    REPLAY = "replay"
-    """A person sent a finished job round again."""
 
 
 _S, _E = State, Event

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from holdfast.core.job import Event, Job, State, amend, step
+from holdfast.core.job import Event, Job, State, step
 from holdfast.core.retry import Backoff
 from holdfast.errors import BusUnavailable, StoreUnavailable
 from holdfast.locks import LockClass, LockError, Locks
@@ -17,9 +17,6 @@ from holdfast.ports import Bus, Change, Delivery, Store
 from holdfast.telemetry import Telemetry
 
 JOB = LockClass("scheduler.job", ttl=60, renew_every=20, wait=2, risk="high")
-
-WRITE_RETRY_S = 1.0
-"""After a DISPATCHED write that failed."""
 
 PUBLISH_BACKOFF = Backoff(first_s=1.0, cap_s=30.0)
 
@@ -106,8 +103,3 @@ async def _roll_back(sent: Job, why: BusUnavailable, *, store: Store, telemetry:
         return
     if written:
         telemetry.rolled_back(sent)
-
-
-def deferred(job: Job, *, now: float, phase: str, seconds: float) -> Job:
-    """The job, still SCHEDULED, to be looked at again later, with the phase counted."""
-    return amend(job, not_before=now + seconds, retries={**job.retries, phase: job.retries.get(phase, 0) + 1})
