@@ -151,6 +151,11 @@ def audit(stage: Stage, ids: Sequence[str]) -> Outcome:
     booked = Counter(job for (job,) in stage.world.execute("SELECT job FROM effect"))
     known = [jobs[job_id] for job_id in ids if job_id in jobs]
     succeeded = [job for job in known if job.state == "SUCCEEDED"]
+    for job in known:
+        if job.state != "SUCCEEDED":
+            stage.narrate(
+                "story", f"LOST: {job.topic} {job.id} is {job.state} after {job.attempts} attempts: {job.error}"
+            )
     without_effect = [job for job in succeeded if not booked[job.id]]
     return Outcome(
         submitted=len(ids),

@@ -46,16 +46,17 @@ def pay_refund(job: SyncJob) -> Any:
 
 def book_by_key(job_id: str, what: str, *, idempotency_key: str) -> Any:
     """The other side knows a request by its key: after a crash in the middle it may be asked again."""
-    with world() as connection:
-        [(known,)] = connection.execute("SELECT count(*) FROM effect WHERE key = ?", (idempotency_key,))
-        if not known:
-            connection.execute("INSERT INTO effect VALUES (?, ?, ?)", (job_id, what, idempotency_key))
+    # One statement: looking first and writing then, in one transaction, is refused whenever another
+    # agent wrote in between, and a refusal here is a failure of the attempt.
+    world().execute(
+        "INSERT INTO effect SELECT ?1, ?2, ?3 WHERE NOT EXISTS (SELECT 1 FROM effect WHERE key = ?3)",
+        (job_id, what, idempotency_key),
+    )
     return {"key": idempotency_key}
 
 
 def pay(job_id: str, answers_after_s: float) -> Any:
-    with world() as connection:
-        connection.execute("INSERT INTO effect VALUES (?, 'pay', '')", (job_id,))
+    world().execute("INSERT INTO effect VALUES (?, 'pay', '')", (job_id,))
     time.sleep(answers_after_s)  # paid, and nobody on our side knows it yet
     return {"paid": True}
 

@@ -43,6 +43,13 @@ def client(server: servers.Server) -> redis.Redis:
     return redis.Redis(port=server.port, decode_responses=True)
 
 
+def replicated(primary: redis.Redis) -> None:
+    """Wait until a replica has everything written so far. WAIT counts from its own connection's last
+    write: without one it looks at nothing, and a replica that is still being synchronised passes."""
+    primary.set("replicated", "yes")
+    assert primary.wait(1, 20_000) == 1, "no replica has followed"
+
+
 async def granted_yet(store: LockStore, key: str) -> bool:
     try:
         return isinstance(await store.acquire(key, A, ttl_ms=LONG), Grant)

@@ -11,7 +11,7 @@ from harness import eventually
 from holdfast.locks.errors import StoreRefused, Unavailable
 from holdfast.locks.port import BlockingStore, Busy, Renewal, Standing
 from holdfast.locks.stores.redis_cluster import slot_of, slot_tags
-from locks.redis_setup import LONG, A, B, C, blocking, client, granted, granted_yet, opened, sentinel_server
+from locks.redis_setup import LONG, A, B, C, blocking, client, granted, granted_yet, opened, replicated, sentinel_server
 
 pytest_plugins = ["locks.redis_fixtures"]
 
@@ -24,7 +24,7 @@ async def test_lagging_replica_that_is_promoted_grants_higher_fences(prefix: str
         with client(primary) as at_primary, client(replica) as at_replica:
             async with opened(primary.url, prefix) as store:
                 await granted(store, key, A)
-                at_primary.wait(1, 5000)
+                replicated(at_primary)
                 replica.pause()
                 fences = []
                 for _ in range(50):  # acknowledged, and never replicated
@@ -62,7 +62,7 @@ async def test_sentinels_name_the_primary_and_its_successor(prefix: str) -> None
                 before = await granted(store, key, A)
                 assert isinstance(sync_store.acquire(key, B, ttl_ms=LONG), Busy)
                 with client(primary) as at_primary:
-                    at_primary.wait(1, 5000)
+                    replicated(at_primary)
 
                 primary.kill()
 
