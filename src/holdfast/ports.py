@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from holdfast.core.effect import Effect, EffectState, Ruling
 from holdfast.core.job import Job, JobId, State, Tenant
 
@@ -22,8 +24,7 @@ class Delivery(NamedTuple):
     fence: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobEvent:
+class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One line of a job's history. `number` grows over the whole store, without gaps."""
 
     number: int
@@ -61,14 +62,13 @@ class KeyReused(NamedTuple):
     job_id: JobId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(msgspec.Struct, frozen=True, kw_only=True):
     """From one version of a job to the next, with everything that must happen together with it."""
 
     before: Job
     after: Job
     kind: str
-    detail: dict[str, Any] = field(default_factory=dict)
+    detail: dict[str, Any] = {}
     send: Delivery | None = None
     """Published in the same transaction. Only for the store's own bus."""
     dead_letter: str = ""

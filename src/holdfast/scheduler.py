@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 from holdfast.core.job import TERMINAL, Job, State
 from holdfast.core.placement import WorkerView, place
-from holdfast.flow.dispatch import Dispatched, dispatch
+from holdfast.flow.dispatch import Dispatched, Dispatcher, Placed
 from holdfast.locks import Locks
 from holdfast.locks.runtime import Runtime
 from holdfast.loops import Loop
@@ -18,6 +17,8 @@ from holdfast.telemetry import Telemetry
 BATCH = 200
 POLL_S = 0.25
 """The floor under the wake-ups: a job whose back-off has passed, or whose wake-up was lost, waits this long."""
+STORE_RETRY_S = 1.0
+"""After a write that the store did not answer."""
 
 
 class Scheduler:
@@ -25,11 +26,10 @@ class Scheduler:
         self, *, store: Store, bus: Bus, locks: Locks, registry: Registry, telemetry: Telemetry, runtime: Runtime
     ) -> None:
         self._store = store
-        self._bus = bus
-        self._locks = locks
         self._registry = registry
-        self._telemetry = telemetry
         self._runtime = runtime
+        self._dispatcher = Dispatcher(store=store, bus=bus, locks=locks, telemetry=telemetry, runtime=runtime)
+        self._not_before = 0.0
         self._loop = Loop("scheduler", self.tick, every_s=POLL_S, jitter=runtime.jitter)
         self._unsubscribe: Callable[[], None] | None = None
 
@@ -51,21 +51,22 @@ class Scheduler:
         Jobs that no worker can take now are looked past, so that they do not starve those behind.
         """
         passed_over: set[str] = set()
-        while True:
+        while self._runtime.now() >= self._not_before:
             candidates = {view.id: view for view in self._registry.candidates()}
             if not any(view.room > 0 and not view.draining for view in candidates.values()):
                 return
             jobs = await self._store.list_dispatchable(limit=BATCH, except_topics=passed_over)
-            sent, left = await self._dispatch_all(jobs, candidates)
+            placed, left = self._place(jobs, candidates)
+            outcomes = await self._dispatch(placed)
             topics = {job.topic for job in left} - passed_over
-            if len(jobs) < BATCH or (sent == 0 and not topics):
+            if len(jobs) < BATCH or (Dispatched.SENT not in outcomes and not topics):
                 return
             passed_over |= topics
 
-    async def _dispatch_all(self, jobs: Sequence[Job], candidates: dict[str, WorkerView]) -> tuple[int, list[Job]]:
-        """How many were sent, and the jobs for which there is no worker now."""
+    def _place(self, jobs: Sequence[Job], candidates: dict[str, WorkerView]) -> tuple[list[Placed], list[Job]]:
+        """Each job with its worker, and the jobs for which there is none now."""
         alive_since = self._store.now() - SILENT_S
-        placed: list[tuple[Job, str]] = []
+        placed: list[Placed] = []
         left: list[Job] = []
         for job in jobs:
             chosen = place(job, job.pool, candidates.values(), alive_since=alive_since)
@@ -73,25 +74,20 @@ class Scheduler:
                 left.append(job)
             else:
                 candidates[chosen.id] = with_one_more(chosen)
-                placed.append((job, chosen.id))
-        outcomes = await asyncio.gather(*(self._dispatch(job, worker) for job, worker in placed))
-        return sum(outcome is Dispatched.SENT for outcome in outcomes), left
+                placed.append(Placed(job, chosen.id))
+        return placed, left
 
-    async def _dispatch(self, job: Job, worker: str) -> Dispatched:
+    async def _dispatch(self, placed: Sequence[Placed]) -> list[Dispatched]:
         # Counted before it is sent: the next look at the registry must not give the same room away.
-        self._registry.took(worker, job.id)
-        outcome = await dispatch(
-            job,
-            worker,
-            store=self._store,
-            bus=self._bus,
-            locks=self._locks,
-            telemetry=self._telemetry,
-            runtime=self._runtime,
-        )
-        if outcome is not Dispatched.SENT:
-            self._registry.freed(job.id)
-        return outcome
+        for job, worker in placed:
+            self._registry.took(worker, job.id)
+        outcomes = await self._dispatcher.dispatch(placed)
+        for (job, _), outcome in zip(placed, outcomes, strict=True):
+            if outcome is not Dispatched.SENT:
+                self._registry.freed(job.id)
+        if Dispatched.UNANSWERED in outcomes:
+            self._not_before = self._runtime.now() + STORE_RETRY_S
+        return outcomes
 
     def _heard(self, events: Sequence[JobEvent]) -> None:
         """What was committed: room that became free, or a job that became dispatchable."""

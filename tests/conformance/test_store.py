@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from plane.jobs import ACME, OTHER, ManualRuntime, a_job, dispatched, running, stepped, submitted
 from plane.store_fixtures import clock, store, url  # noqa: F401
 

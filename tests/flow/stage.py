@@ -24,7 +24,7 @@ from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.topic import Topics
 from holdfast.errors import BusUnavailable
 from holdfast.flow.decide import AllowAll, Policy
-from holdfast.flow.dispatch import Dispatched, dispatch
+from holdfast.flow.dispatch import Dispatched, Dispatcher, Placed
 from holdfast.flow.execute import Attempt, Standing, claim, renew_attempts, start_attempts
 from holdfast.flow.record import End, Outcome, record
 from holdfast.flow.submit import Order, Submitter
@@ -116,6 +116,7 @@ class Replica:
     runtime: Runtime
     telemetry: Telemetry = field(default_factory=Telemetry)
     registry: Registry = field(default_factory=Registry)
+    dispatcher: Dispatcher = field(init=False)
     scheduler: Scheduler = field(init=False)
     reconciler: Reconciler = field(init=False)
     replayer: Replayer = field(init=False)
@@ -127,6 +128,7 @@ class Replica:
             "store": store, "locks": self.locks, "telemetry": self.telemetry, "runtime": self.runtime,
         }  # fmt: skip
         ruled: dict[str, Any] = {**shared, "topics": self.topics, "policy": self.policy}
+        self.dispatcher = Dispatcher(bus=bus, **shared)
         self.scheduler = Scheduler(bus=bus, registry=self.registry, **shared)
         self.reconciler = Reconciler(registry=self.registry, **ruled)
         self.replayer = Replayer(wake_scheduler=self.scheduler.wake, **ruled)
@@ -137,15 +139,8 @@ class Replica:
         return cast(StoreWithBus, self.store)
 
     async def dispatch(self, job: Job, worker: str = "w1") -> Dispatched:
-        return await dispatch(
-            job,
-            worker,
-            store=self.typed_store,
-            bus=self.bus,
-            locks=self.locks,
-            telemetry=self.telemetry,
-            runtime=self.runtime,
-        )
+        [outcome] = await self.dispatcher.dispatch([Placed(job, worker)])
+        return outcome
 
     def hello(self, worker: str, *, slots: int = 4, backlog: int = 0, topics: Sequence[str] = ("*",)) -> None:
         said = api.Hello(worker=worker, name=worker, topics=list(topics), slots=slots, backlog=backlog)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
 
@@ -10,9 +12,11 @@ from flow.plane_invariants import check_plane
 from flow.stage import staged
 from holdfast.buses.detached import Fault as BusFault
 from holdfast.core.job import State
+from holdfast.core.topic import Topic, Topics
 from holdfast.flow.cancel import cancel
-from holdfast.flow.dispatch import PUBLISH_BACKOFF, Dispatched
+from holdfast.flow.dispatch import JOB, PUBLISH_BACKOFF, Dispatched, Placed
 from holdfast.flow.record import End
+from holdfast.scheduler import POLL_S, STORE_RETRY_S
 
 
 @pytest.mark.parametrize("state", [State.DISPATCHED, State.RUNNING, State.SUCCEEDED, State.CANCELLED])
@@ -93,3 +97,83 @@ async def test_failure_is_retried_until_no_attempt_is_left_and_then_a_dead_lette
         [letter] = await stage.inner.list_dead_letters(job.tenant, before=None, limit=10)
         assert (letter.job_id, letter.reason) == (job.id, "no-attempts-left")
         await check_plane(stage)
+
+
+@on_virtual_time
+async def test_failures_that_could_not_be_written_stand_in_the_next_event_by_phase(runtime: VirtualRuntime) -> None:
+    topics = Topics((Topic(name="*", dispatch_timeout_s=20.0),))
+    async with staged(runtime, topics=topics, detached=True) as stage:
+        job = await stage.submit()
+        stage.store.fault("apply", Fault.FAIL, times=2)
+        assert await stage.dispatch(job) is Dispatched.UNANSWERED
+        assert await stage.dispatch(job) is Dispatched.UNANSWERED
+        stage.publish_fault = BusFault.NOT_APPLIED
+        stage.store.fault("apply", Fault.FAIL, times=1, kind="dispatch.rolled_back")
+        await stage.dispatch(job)
+        assert (await stage.job(job.id)).retries == {"dispatched_write": 2}
+        stage.publish_fault = None
+        await asyncio.sleep(21.0)
+        await stage.reconciler.tick()
+
+        assert await stage.dispatch(await stage.job(job.id)) is Dispatched.SENT
+
+        sent = await stage.job(job.id)
+        assert sent.retries == {"dispatched_write": 2, "requeue": 1, "publish": 1, "rollback_write": 1}
+        told = [e.detail["retried"] for e in stage.seen.events if "retried" in e.detail]
+        assert told == [{"dispatched_write": 2}, {"publish": 1, "rollback_write": 1}]
+        assert sent.attempts == 0
+
+
+@pytest.mark.parametrize("detached", [True, False])
+@on_virtual_time
+async def test_scheduler_asks_a_store_that_did_not_answer_again_after_a_second(
+    runtime: VirtualRuntime, detached: bool
+) -> None:
+    async with staged(runtime, detached=detached) as stage:
+        stage.hello("w1")
+        job = await stage.submit()
+        stage.store.fault("apply", Fault.FAIL, times=1)
+        async with stage.loops():
+            await asyncio.sleep(STORE_RETRY_S - 0.1)
+            assert (await stage.job(job.id)).state is State.SCHEDULED
+            assert stage.seen.published == []
+            await asyncio.sleep(0.1 + 2 * POLL_S)
+        assert (await stage.job(job.id)).state is State.DISPATCHED
+        assert stage.counted("dispatch_retries", phase="dispatched_write") == 1
+
+
+@on_virtual_time
+async def test_bus_in_the_store_takes_a_batch_in_one_write_and_no_lock(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        jobs = [await stage.submit() for _ in range(50)]
+        placed = [Placed(job, f"w{n % 3}") for n, job in enumerate(jobs)]
+        stage.store.fault("apply", Fault.FAIL, times=1)
+        assert set(await stage.dispatcher.dispatch(placed)) == {Dispatched.UNANSWERED}
+
+        second = await stage.replica("S2")
+        both = await asyncio.gather(stage.dispatcher.dispatch(placed), second.dispatcher.dispatch(placed))
+
+        assert [sorted(pair) for pair in zip(*both, strict=True)] == [[Dispatched.MOVED_ON, Dispatched.SENT]] * 50
+        assert await stage.locks.list() == []
+        assert await stage.locks.history(JOB, jobs[0].id) == []
+        for worker in ("w0", "w1", "w2"):
+            for attempt in await stage.claim(worker, limit=50):
+                stage.seen.entered.append((attempt.id, attempt.fence))
+                await stage.complete(attempt)
+        await check_plane(stage)
+
+
+@pytest.mark.parametrize("detached", [True, False])
+@on_virtual_time
+async def test_every_attempt_has_a_higher_fence_even_if_the_clock_stands(
+    runtime: VirtualRuntime, detached: bool
+) -> None:
+    async with staged(runtime, detached=detached) as stage:
+        job = await stage.submit(max_attempts=9)
+        fences = []
+        for _ in range(5):
+            await stage.dispatch(await stage.job(job.id))
+            attempt = await stage.claim_one()
+            fences.append(attempt.fence)
+            await stage.complete(attempt, End.HANDED_BACK)
+        assert fences == sorted(set(fences))

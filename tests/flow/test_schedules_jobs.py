@@ -50,7 +50,7 @@ async def test_schedule_26_failed_dispatched_write_publishes_nothing(runtime: Vi
     async with staged(runtime, detached=True) as stage:
         job = await stage.submit()
         stage.store.fault("apply", Fault.FAIL, times=1)
-        assert await stage.dispatch(job) is Dispatched.NOT_NOW
+        assert await stage.dispatch(job) is Dispatched.UNANSWERED
         assert stage.seen.published == []
 
         assert await stage.dispatch(await stage.job(job.id)) is Dispatched.SENT

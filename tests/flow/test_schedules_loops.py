@@ -170,7 +170,7 @@ async def test_schedule_58_commit_in_doubt_is_not_repeated_blindly(runtime: Virt
     async with staged(runtime, topics=topics, detached=detached) as stage:
         job = await stage.submit()
         stage.store.fault("apply", Fault.LOSE_REPLY, kind="job.dispatched", times=1)
-        assert await stage.dispatch(job) is Dispatched.NOT_NOW
+        assert await stage.dispatch(job) is Dispatched.UNANSWERED
         assert await stage.dispatch(job) is Dispatched.MOVED_ON
         async with stage.loops(), stage.working():
             [done] = await stage.wait_ended(job, within_s=25)

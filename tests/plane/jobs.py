@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from holdfast.core.effect import Effect, EffectState
 from holdfast.core.job import Event, Job, JobId, Risk, State, Tenant, step

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from holdfast.core.job import JobId, Risk, Tenant
 
@@ -20,8 +21,7 @@ class EffectState(StrEnum):
     """A person found out that it did not happen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
     tenant: Tenant
     job_id: JobId
     key: str

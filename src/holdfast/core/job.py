@@ -6,9 +6,11 @@ assigns states. `docs/explanation/job-states.md` is drawn from the table below.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NewType
+
+import msgspec
+from msgspec.structs import replace
 
 JobId = NewType("JobId", str)
 Tenant = NewType("Tenant", str)
@@ -105,9 +107,11 @@ class Risk(StrEnum):
     HIGH = "high"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One job as the store keeps it. Times are seconds of the store's clock."""
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One job as the store keeps it. Times are seconds of the store's clock.
+
+    A Struct, not a dataclass: one is made with every read and every change, five times cheaper.
+    """
 
     id: JobId
     tenant: Tenant
@@ -173,6 +177,12 @@ def step(job: Job, event: Event, *, now: float, **changes: Any) -> Job:
 def amend(job: Job, **changes: Any) -> Job:
     """The job with something other than its state changed (a renewal, progress, a cancel request)."""
     return replace(job, version=job.version + 1, **changes)
+
+
+def next_fence(job: Job, *, now: float) -> int:
+    """For the job's next attempt: above all it ever had, and, should the store have forgotten some of
+    them (a backup was restored), above those by the clock."""
+    return max(job.fence + 1, int(now * 1_000_000))
 
 
 def may(job: Job, event: Event) -> bool:

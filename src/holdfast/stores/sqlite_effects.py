@@ -5,7 +5,7 @@ Refusals are returned, not raised: the transaction belongs to others too.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from holdfast.core.effect import Effect, EffectState, Ruling, idempotency_key, rule_on_repeat
 from holdfast.core.job import Job, JobId, State, Tenant, amend

@@ -6,8 +6,9 @@ No thread, no waiting, no commit here. A verb refuses by returning an error (see
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from holdfast.core.effect import EffectState
 from holdfast.core.job import PARKED_UNTIL, TERMINAL, Job, JobId, State, amend
