@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
 import random
+import signal
 import socket
 import sqlite3
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx2
 import pytest
 
+NURSERY = Path(__file__).with_name("nursery.py")
 KILLS = 100
 ALIVE_S_MAX = 0.25
 TERMINAL = ("SUCCEEDED", "FAILED", "CANCELLED", "TIMEOUT", "DENIED")
@@ -88,26 +92,56 @@ class Load:
                 return  # refused: the attempt is over
 
 
-async def start_plane(store: Path, port: int) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "holdfast", "up", "--port", str(port), "--store", f"sqlite:///{store}"),
-        *("--config", str(store.with_name("plane.toml"))),
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=store.with_name("plane.err").open("ab"),
-    )
+class Planes:
+    """`holdfast up`, again and again, on the same port and file."""
 
+    def __init__(self, store: Path, port: int) -> None:
+        self._up = ["up", "--port", str(port), "--store", f"sqlite:///{store}"]
+        self._up += ["--config", str(store.with_name("plane.toml"))]
+        self._log = store.with_name("plane.err")
+        self.url = f"http://127.0.0.1:{port}"
+        self._alive: int | None = None
 
-async def wait_ready(url: str, plane: asyncio.subprocess.Process) -> None:
-    async with httpx2.AsyncClient(base_url=url, timeout=5) as http, asyncio.timeout(20):
-        while True:
-            assert plane.returncode is None, f"the plane ended by itself: {plane.returncode}"
-            try:
-                if (await http.get("/readyz")).status_code == 200:
-                    return
-            except httpx2.TransportError:
-                pass
-            await asyncio.sleep(0.01)
+    async def __aenter__(self) -> Self:
+        with self._log.open("ab") as errors:
+            self._nursery = await asyncio.create_subprocess_exec(
+                sys.executable,
+                NURSERY,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+            )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.kill()
+        self._nursery.kill()
+        await self._nursery.wait()
+
+    async def start(self) -> None:
+        assert self._nursery.stdin is not None
+        assert self._nursery.stdout is not None
+        self._nursery.stdin.write(json.dumps(self._up).encode() + b"\n")
+        self._alive = int(await self._nursery.stdout.readline())
+        async with httpx2.AsyncClient(base_url=self.url, timeout=5) as http, asyncio.timeout(20):
+            while True:
+                assert self._runs(), f"the plane ended by itself: {self._log.read_text()[-2000:]}"
+                with contextlib.suppress(httpx2.TransportError):
+                    if (await http.get("/readyz")).status_code == 200:
+                        return
+                await asyncio.sleep(0.005)
+
+    async def kill(self) -> None:
+        if self._alive is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._alive, signal.SIGKILL)
+            while self._runs():
+                await asyncio.sleep(0.002)
+            self._alive = None
+
+    def _runs(self) -> bool:
+        assert self._alive is not None
+        return Path(f"/proc/{self._alive}").exists()
 
 
 def unfinished(store: Path) -> int:
@@ -137,36 +171,31 @@ def judge(store: Path, load: Load) -> None:
     assert set(load.accepted) <= succeeded, "an outcome was acknowledged and is not there"
 
 
-@pytest.mark.skip(reason="not proven: has never run to its end, see the report of issue 3")
 @pytest.mark.timeout(300)
 async def test_plane_killed_a_hundred_times_loses_nothing_acknowledged(tmp_path: Path) -> None:
     store, chance = tmp_path / "plane.db", random.Random()
     port = free_port(chance)
     store.with_name("plane.toml").write_text('[topics."*"]\nlease_s = 2\ndispatch_timeout_s = 2\nmax_attempts = 1000\n')
-    load = Load(f"http://127.0.0.1:{port}")
-    people = [asyncio.create_task(load.submit(who)) for who in range(4)]
-    worker = asyncio.create_task(load.work())
-    plane = await start_plane(store, port)
-    try:
-        for _ in range(KILLS):
-            await wait_ready(load.url, plane)
-            await asyncio.sleep(chance.uniform(0, ALIVE_S_MAX))
-            plane.kill()
-            await plane.wait()
-            plane = await start_plane(store, port)
-        await wait_ready(load.url, plane)
-        load.stopping = True
-        async with asyncio.timeout(60):
-            await asyncio.gather(*people)
-            while unfinished(store):
-                await asyncio.sleep(0.1)
-    finally:
-        for task in (*people, worker):
-            task.cancel()
-        await asyncio.gather(*people, worker, return_exceptions=True)
-        with contextlib.suppress(ProcessLookupError):
-            plane.terminate()
-        await plane.wait()
+    async with Planes(store, port) as planes:
+        load = Load(planes.url)
+        people = [asyncio.create_task(load.submit(who)) for who in range(4)]
+        worker = asyncio.create_task(load.work())
+        try:
+            for _ in range(KILLS):
+                await planes.start()
+                await asyncio.sleep(chance.uniform(0, ALIVE_S_MAX))
+                await planes.kill()
+            await planes.start()
+            load.stopping = True
+            async with asyncio.timeout(60):
+                await asyncio.gather(*people)
+                while unfinished(store):
+                    await asyncio.sleep(0.05)
+        finally:
+            for task in (*people, worker):
+                task.cancel()
+            ends = await asyncio.gather(*people, worker, return_exceptions=True)
 
+    assert not [end for end in ends if isinstance(end, Exception)], "the load itself went on to the end"
     judge(store, load)
     assert len(load.acknowledged) >= KILLS, "there was load"
