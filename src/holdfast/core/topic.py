@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from holdfast.core.job import Risk
 from holdfast.core.retry import Backoff
 
+REMEMBERED_MAX = 1024
+"""Names, so that callers who invent them do not fill the memory."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
@@ -31,6 +34,8 @@ class Topics:
 
     declared: tuple[Topic, ...] = ()
     closed: bool = False
+    _found: dict[str, Topic | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Asked for with every step of every job: what was found by name before."""
 
     def get(self, name: str) -> Topic:
         """For a job that exists: one whose topic is no longer declared must still be recovered."""
@@ -38,6 +43,13 @@ class Topics:
 
     def find(self, name: str) -> Topic | None:
         """The exact declaration, else the longest family that matches, else the defaults."""
+        if name not in self._found:
+            if len(self._found) >= REMEMBERED_MAX:
+                self._found.clear()
+            self._found[name] = self._look_up(name)
+        return self._found[name]
+
+    def _look_up(self, name: str) -> Topic | None:
         families = [
             t for t in self.declared if t.name == name or (t.name.endswith("*") and name.startswith(t.name[:-1]))
         ]

@@ -8,7 +8,6 @@ Several processes of one host may share a file. It must not lie on a network fil
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TOPICS_CACHED = 1024
-
 
 def open_store(url: str, *, topics: Topics, runtime: Runtime, timeout_s: float) -> SqliteStore:
     return SqliteStore(path_of(url, runtime), shown(url), topics=topics, runtime=runtime, timeout_s=timeout_s)
@@ -58,7 +55,7 @@ class SqliteStore:
         self._path = path
         self._url = url
         self._topics = topics
-        self._topic_of = functools.lru_cache(TOPICS_CACHED)(topics.get)
+        self._topic_of = topics.get
         self._runtime = runtime
         self._timeout_s = timeout_s
         self._turns = Turns()
