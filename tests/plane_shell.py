@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from holdfast.app import serving
 from holdfast.cli import cli
 from holdfast.config import Settings
-from holdfast.core.job import Risk
+from holdfast.core.states import Risk
 from holdfast.core.topic import Topic, Topics
 
 API_KEY = "a-key-of-the-test"

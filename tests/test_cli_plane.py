@@ -253,7 +253,7 @@ def test_a_plane_that_is_away_is_exit_code_5(plane: Plane) -> None:
 
 
 def test_a_password_in_a_url_is_refused_and_not_shown(plane: Plane) -> None:
-    for command in (["job", "list"], ["config", "list"]):
+    for command in (["job", "list"], ["config", "list"], ["worker", "run", "tasks:worker"]):
         refused = plane.shell(*command, "--url", "http://ada:s3cr3t@127.0.0.1:1")
 
         assert refused.exit_code == 2

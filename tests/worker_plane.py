@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +97,65 @@ async def plane(folder: Path, *, port: int = 0) -> AsyncIterator[str]:
         yield url
 
 
+class Way:
+    """A way to the plane that something may happen to: it can be `blocked`, and it may lose one reply."""
+
+    def __init__(self, url: str, *, lose: tuple[bytes, bytes] | None = None) -> None:
+        self._plane = url.removeprefix("http://").split(":")
+        self.lose = lose
+        """The first reply that contains the one, to a request that contains the other, is lost with its connection."""
+        self.blocked = False
+        """From now on nothing arrives, at either end."""
+        self.connections: set[asyncio.Task[None]] = set()
+
+    def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections.add(asyncio.create_task(self.carry(reader, writer)))
+
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        replies, requests = await asyncio.open_connection(*self._plane)
+        asked = b""
+
+        async def there() -> None:
+            nonlocal asked
+            with suppress(ConnectionError):
+                while (asked := await reader.read(65536)) and not self.blocked:
+                    requests.write(asked)
+
+        going = asyncio.create_task(there())
+        try:
+            while (piece := await replies.read(65536)) and not self.blocked:
+                if self.lose is not None and self.lose[0] in piece and self.lose[1] in asked:
+                    self.lose = None
+                    return
+                writer.write(piece)
+            while self.blocked:
+                await asyncio.sleep(0.01)
+        except ConnectionError:
+            return
+        finally:
+            going.cancel()
+            writer.close()
+            requests.close()
+
+
 @asynccontextmanager
-async def worker_process(url: str, **options: Any) -> AsyncIterator[asyncio.subprocess.Process]:
+async def way(url: str, *, lose: tuple[bytes, bytes] | None = None) -> AsyncIterator[tuple[str, Way]]:
+    to_plane = Way(url, lose=lose)
+    server = await asyncio.start_server(to_plane.connect, "127.0.0.1", 0)
+    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", to_plane
+    server.close()
+    for connection in to_plane.connections:
+        connection.cancel()
+    await asyncio.gather(*to_plane.connections, return_exceptions=True)
+
+
+@asynccontextmanager
+async def worker_process(
+    url: str, *, stderr: int | None = None, **options: Any
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """A worker of its own process, as `holdfast worker` starts it."""
     script = f"from holdfast.worker import serve; serve({TASKS!r}, url={url!r}, **{options!r})"
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stderr=stderr)
     try:
         yield process
     finally:

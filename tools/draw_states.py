@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.core.job import TERMINAL, TRANSITIONS, Event, State
+from holdfast.core.states import TERMINAL, TRANSITIONS, Event, State
 
 PAGE = Path(__file__).parent.parent / "docs/explanation/job-states.md"
 

@@ -20,8 +20,8 @@ from holdfast.api import JobView, NewJob
 from holdfast.app import serving as plane
 from holdfast.client import AsyncClient
 from holdfast.config import Settings
-from holdfast.core.job import Risk
 from holdfast.core.retry import Backoff
+from holdfast.core.states import Risk
 from holdfast.core.topic import Topic, Topics
 from holdfast.worker import serving as worker
 

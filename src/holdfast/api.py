@@ -1,7 +1,8 @@
 """What travels over HTTP, as types: one definition for gateway, client, worker and OpenAPI document.
 
 Times are seconds since the epoch by the store's clock. Payloads, results and progress are JSON
-values. Unknown fields are refused (`forbid_unknown_fields`), so a misspelt option is told.
+values. A request with an unknown field is refused, so a misspelt option is told; in a reply one is
+ignored, so a plane may be newer than those who ask it.
 """
 
 from __future__ import annotations
@@ -14,23 +15,28 @@ from msgspec import Meta, Struct
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,127}$(?!\n)")]
 """Topics, pools, worker ids, effect keys. (Python's `$` alone would let a newline end the name.)"""
 Label = Annotated[str, Meta(max_length=256)]
+Labels = Annotated[dict[Name, Label], Meta(max_length=32)]
 Fence = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 JobRef = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
-class Model(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=False):
+class Request(Struct, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class Reply(Struct, kw_only=True):
     pass
 
 
 # -- jobs ------------------------------------------------------------------------------------------
 
 
-class NewJob(Model, kw_only=True):
+class NewJob(Request, kw_only=True):
     """`POST /v1/jobs`, and each member of `POST /v1/jobs:batch`. Limits left out are the topic's."""
 
     topic: Name
     payload: Any = None
-    labels: Annotated[dict[Name, Label], Meta(max_length=32)] = {}
+    labels: Labels = {}
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0
     risk: Annotated[str, Meta(pattern=r"^(low|medium|high)$(?!\n)")] | None = None
     max_attempts: Annotated[int, Meta(ge=1, le=1000)] | None = None
@@ -41,7 +47,7 @@ class NewJob(Model, kw_only=True):
     """In a batch; a single submission uses the header Idempotency-Key."""
 
 
-class JobView(Model, kw_only=True):
+class JobView(Reply, kw_only=True):
     id: str
     topic: str
     state: str
@@ -68,16 +74,16 @@ class JobView(Model, kw_only=True):
     version: int
 
 
-class JobPage(Model, kw_only=True):
+class JobPage(Reply, kw_only=True):
     items: list[JobView]
     next_cursor: str | None
 
 
-class NewJobs(Model, kw_only=True):
+class NewJobs(Request, kw_only=True):
     jobs: Annotated[list[NewJob], Meta(min_length=1, max_length=1000)]
 
 
-class Submitted(Model, kw_only=True):
+class Submitted(Reply, kw_only=True):
     """One answer of a batch: `job` and `repeated`, or the `error` of this member alone."""
 
     job: JobView | None = None
@@ -85,15 +91,15 @@ class Submitted(Model, kw_only=True):
     error: dict[str, Any] | None = None
 
 
-class SubmittedJobs(Model, kw_only=True):
+class SubmittedJobs(Reply, kw_only=True):
     jobs: list[Submitted]
 
 
-class CancelJob(Model, kw_only=True):
+class CancelJob(Request, kw_only=True):
     reason: Annotated[str, Meta(max_length=500)] = ""
 
 
-class EventView(Model, kw_only=True):
+class EventView(Reply, kw_only=True):
     number: int
     job_id: str
     kind: str
@@ -104,7 +110,7 @@ class EventView(Model, kw_only=True):
     detail: dict[str, Any]
 
 
-class EventPage(Model, kw_only=True):
+class EventPage(Reply, kw_only=True):
     items: list[EventView]
     next_cursor: str | None
 
@@ -112,7 +118,7 @@ class EventPage(Model, kw_only=True):
 # -- work: what a worker in any language says ------------------------------------------------------
 
 
-class Hello(Model, kw_only=True):
+class Hello(Request, kw_only=True):
     """`POST /v1/work/hello`: a worker introduces itself, at start and whenever it is told 404.
 
     `host`, `boot_id`, `pid` and `started_at` (of the process, by its kernel) prove to the plane
@@ -124,39 +130,46 @@ class Hello(Model, kw_only=True):
     worker: Name
     name: Name
     pool: Name = "default"
-    topics: Annotated[list[str], Meta(min_length=1, max_length=256)]
-    labels: dict[Name, Label] = {}
+    topics: Annotated[list[Annotated[str, Meta(min_length=1, max_length=128)]], Meta(min_length=1, max_length=256)]
+    labels: Labels = {}
     slots: Annotated[int, Meta(ge=1, le=10_000)]
     backlog: Annotated[int, Meta(ge=0, le=10_000)] = 0
-    host: str = ""
-    boot_id: str = ""
+    host: Label = ""
+    boot_id: Label = ""
     pid: int = 0
-    started_at: str = ""
+    started_at: Label = ""
     predecessor_dead: list[Name] = []
 
 
-class HelloReply(Model, kw_only=True):
+class HelloReply(Reply, kw_only=True):
     heartbeat_s: float
     """Say something (claim, renew, beat) at least this often."""
     predecessors: list[str]
-    """Workers of the same name and host that are still registered: look whether they are dead, and say
-    so in another hello."""
+    """Of the same name and host, and still registered: look whether they are dead; if so, say it in another hello."""
 
 
-class Claim(Model, kw_only=True):
+class AttemptRef(Request, kw_only=True):
+    job_id: JobRef
+    fence: Fence
+
+
+class Claim(Request, kw_only=True):
     """`POST /v1/work/claim`: deliveries for this worker; waits up to `wait_s` for the first one.
 
     With `start` they are started in the same step (RUNNING is the worker's word, and this is it);
-    else each must be started before its work begins.
+    else each must be started before its work begins. A worker whose last claim got no answer says
+    what it is `holding`: everything else that runs on it comes again, under the same fence and a
+    fresh lease, and an older claim of its is served no more.
     """
 
     worker: Name
+    holding: Annotated[list[AttemptRef], Meta(max_length=10_000)] | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 1
     wait_s: Annotated[float, Meta(ge=0, le=60)] = 0.0
     start: bool = False
 
 
-class DeliveryView(Model, kw_only=True):
+class DeliveryView(Reply, kw_only=True):
     job_id: str
     fence: int
     topic: str
@@ -170,21 +183,19 @@ class DeliveryView(Model, kw_only=True):
     trace: str
 
 
-class Deliveries(Model, kw_only=True):
+class Deliveries(Reply, kw_only=True):
     deliveries: list[DeliveryView]
+    waited_s: float = 0.0
+    """How long the plane had this claim before it began to count the leases: a worker may trust them from when it
+    sent the claim plus this."""
 
 
-class AttemptRef(Model, kw_only=True):
-    job_id: JobRef
-    fence: Fence
-
-
-class StartWork(Model, kw_only=True):
+class StartWork(Request, kw_only=True):
     worker: Name
     attempts: Annotated[list[AttemptRef], Meta(min_length=1, max_length=1000)]
 
 
-class AttemptStanding(Model, kw_only=True):
+class AttemptStanding(Reply, kw_only=True):
     """`status`: ok, or the problem's code: stale-fence, not-found. `cancel`: stop, a person asked."""
 
     job_id: str
@@ -193,30 +204,43 @@ class AttemptStanding(Model, kw_only=True):
     current_fence: int | None = None
 
 
-class Standings(Model, kw_only=True):
+class Standings(Reply, kw_only=True):
     attempts: list[AttemptStanding]
 
 
-class RenewWork(Model, kw_only=True):
+class RenewWork(Request, kw_only=True):
     """`POST /v1/work/renew`: extends every lease named; also the worker's heartbeat. May name none."""
 
     worker: Name
     attempts: Annotated[list[AttemptRef], Meta(max_length=10_000)] = []
 
 
-class Progress(Model, kw_only=True):
+class Listen(Request, kw_only=True):
+    """`POST /v1/work/listen`: waits up to `wait_s` for somebody to ask that one of the worker's jobs
+    be stopped. `heard` are those it knows of. Also the worker's heartbeat."""
+
+    worker: Name
+    wait_s: Annotated[float, Meta(ge=0, le=60)] = 0.0
+    heard: Annotated[list[AttemptRef], Meta(max_length=10_000)] = []
+
+
+class Heard(Reply, kw_only=True):
+    cancel: list[AttemptRef]
+
+
+class Progress(Request, kw_only=True):
     worker: Name
     job_id: JobRef
     fence: Fence
     progress: Any
 
 
-class Outcome(Model, kw_only=True):
-    """How one attempt ended. `outcome`: succeeded, failed, cancelled, handed_back."""
+class Outcome(Request, kw_only=True):
+    """How one attempt ended. `outcome`: succeeded, failed, cancelled, handed_back, timed_out."""
 
     job_id: JobRef
     fence: Fence
-    outcome: Annotated[str, Meta(pattern=r"^(succeeded|failed|cancelled|handed_back)$(?!\n)")]
+    outcome: Annotated[str, Meta(pattern=r"^(succeeded|failed|cancelled|handed_back|timed_out)$(?!\n)")]
     result: Any = None
     error: dict[str, Any] | None = None
     """For failed: `code`, `message`, and what else helps."""
@@ -224,14 +248,14 @@ class Outcome(Model, kw_only=True):
     """For failed: whether another attempt may help."""
 
 
-class CompleteWork(Model, kw_only=True):
+class CompleteWork(Request, kw_only=True):
     """`POST /v1/work/complete`: one or many. Repeating an outcome is answered like the first time."""
 
     worker: Name
     outcomes: Annotated[list[Outcome], Meta(min_length=1, max_length=1000)]
 
 
-class PrepareEffect(Model, kw_only=True):
+class PrepareEffect(Request, kw_only=True):
     """`POST /v1/work/effect/prepare`."""
 
     worker: Name
@@ -241,7 +265,7 @@ class PrepareEffect(Model, kw_only=True):
     idempotent: bool = False
 
 
-class EffectRuling(Model, kw_only=True):
+class EffectRuling(Reply, kw_only=True):
     """`ruling`: run (with `idempotency_key`), remembered (with `result`), blocked."""
 
     ruling: str
@@ -249,7 +273,7 @@ class EffectRuling(Model, kw_only=True):
     result: Any = None
 
 
-class CommitEffect(Model, kw_only=True):
+class CommitEffect(Request, kw_only=True):
     """`POST /v1/work/effect/commit`."""
 
     worker: Name
@@ -259,21 +283,30 @@ class CommitEffect(Model, kw_only=True):
     result: Any = None
 
 
-class Goodbye(Model, kw_only=True):
+class WithdrawEffect(Request, kw_only=True):
+    """`POST /v1/work/effect/withdraw`."""
+
+    worker: Name
+    job_id: JobRef
+    fence: Fence
+    key: Name
+
+
+class Goodbye(Request, kw_only=True):
     """`POST /v1/work/goodbye`: draining (give me nothing more), or gone."""
 
     worker: Name
     gone: bool = False
 
 
-class Nothing(Model, kw_only=True):
+class Nothing(Reply, kw_only=True):
     pass
 
 
 # -- looking around --------------------------------------------------------------------------------
 
 
-class EffectView(Model, kw_only=True):
+class EffectView(Reply, kw_only=True):
     job_id: str
     key: str
     state: str
@@ -286,11 +319,11 @@ class EffectView(Model, kw_only=True):
     note: str
 
 
-class Effects(Model, kw_only=True):
+class Effects(Reply, kw_only=True):
     items: list[EffectView]
 
 
-class ResolveEffect(Model, kw_only=True):
+class ResolveEffect(Request, kw_only=True):
     """`POST /v1/effects/{job}/{key}:resolve`: what a person found out. `state`: committed, absent."""
 
     state: Annotated[str, Meta(pattern=r"^(committed|absent)$(?!\n)")]
@@ -298,7 +331,7 @@ class ResolveEffect(Model, kw_only=True):
     reason: Annotated[str, Meta(min_length=1, max_length=500)]
 
 
-class DeadLetterView(Model, kw_only=True):
+class DeadLetterView(Reply, kw_only=True):
     number: int
     job_id: str
     topic: str
@@ -309,12 +342,12 @@ class DeadLetterView(Model, kw_only=True):
     replayed_as: str | None
 
 
-class DeadLetterPage(Model, kw_only=True):
+class DeadLetterPage(Reply, kw_only=True):
     items: list[DeadLetterView]
     next_cursor: str | None
 
 
-class WorkerInfo(Model, kw_only=True):
+class WorkerInfo(Reply, kw_only=True):
     id: str
     name: str
     pool: str
@@ -328,13 +361,13 @@ class WorkerInfo(Model, kw_only=True):
     alive: bool
 
 
-class Workers(Model, kw_only=True):
+class Workers(Reply, kw_only=True):
     items: list[WorkerInfo]
     snapshot_age_s: float | None
     snapshot_writer: str | None
 
 
-class LockView(Model, kw_only=True):
+class LockView(Reply, kw_only=True):
     key: str
     fence: int
     holder: str
@@ -343,12 +376,12 @@ class LockView(Model, kw_only=True):
     waiters: int
 
 
-class LocksPage(Model, kw_only=True):
+class LocksPage(Reply, kw_only=True):
     items: list[LockView]
     next_cursor: str | None
 
 
-class Problem(Model, kw_only=True):
+class Problem(Reply, kw_only=True):
     """RFC 9457. `code` is stable; `type` is its page."""
 
     type: str

@@ -20,6 +20,8 @@ from holdfast.gateway.plane import Plane
 from holdfast.locks import Locks
 from holdfast.locks.runtime import SYSTEM, Runtime
 from holdfast.ports import Bus
+from holdfast.pruner import WINDOW as PRUNER_WINDOW
+from holdfast.pruner import Pruner
 from holdfast.reconciler import WINDOW as RECONCILER_WINDOW
 from holdfast.reconciler import Reconciler
 from holdfast.registry import Registry
@@ -30,7 +32,7 @@ from holdfast.snapshot import WRITER, SnapshotWriter
 from holdfast.stores import open_store
 from holdfast.telemetry import Telemetry
 
-CLASSES = (JOB, RECONCILER_WINDOW, REPLAYER_WINDOW, WRITER)
+CLASSES = (JOB, RECONCILER_WINDOW, REPLAYER_WINDOW, PRUNER_WINDOW, WRITER)
 """Every lock the plane takes. A key that none of them declares is an error."""
 
 
@@ -38,7 +40,7 @@ CLASSES = (JOB, RECONCILER_WINDOW, REPLAYER_WINDOW, WRITER)
 async def running(settings: Settings, *, runtime: Runtime = SYSTEM, bus: Bus | None = None) -> AsyncIterator[Plane]:
     """The plane without its socket: store open, loops ticking; all of it stopped on leaving."""
     store = open_store(settings.store, topics=settings.topics, runtime=runtime)
-    telemetry, registry, policy = Telemetry(), Registry(), AllowAll()
+    telemetry, registry, policy = Telemetry(settings.topics), Registry(), AllowAll()
     async with contextlib.AsyncExitStack() as stack:
         await store.open()
         stack.push_async_callback(store.close)
@@ -66,8 +68,9 @@ async def running(settings: Settings, *, runtime: Runtime = SYSTEM, bus: Bus | N
             wake_scheduler=scheduler.wake,
         )
         writer = SnapshotWriter(store=store, locks=locks, registry=registry, runtime=runtime)
+        pruner = Pruner(store=store, locks=locks, retention=settings.retention, telemetry=telemetry, runtime=runtime)
         await writer.warm_up()
-        for service in (scheduler, reconciler, replayer, writer):
+        for service in (scheduler, reconciler, replayer, writer, pruner):
             service.start()
             stack.push_async_callback(service.stop)
         yield Plane(
@@ -105,8 +108,8 @@ async def serving(settings: Settings) -> AsyncIterator[str]:
         try:
             while not server.started and not task.done():  # noqa: ASYNC110  (uvicorn offers nothing to wait for)
                 await asyncio.sleep(0.005)
-            port = listener.getsockname()[1]
-            yield f"http://{settings.host}:{port}"
+            host = f"[{settings.host}]" if ":" in settings.host else settings.host
+            yield f"http://{host}:{listener.getsockname()[1]}"
         finally:
             gateway.drain()
             server.should_exit = True

@@ -2,14 +2,20 @@
 
     HoldfastError
     ├── Invalid            (ValueError)       the request cannot be understood or obeyed as it is
+    │   ├── Malformed                         it cannot even be read
+    │   ├── TooLarge                          it has more bytes than are taken
+    │   └── WrongMedia                        its body is not JSON
     ├── NotFound           (LookupError)      no such thing, for this tenant
+    ├── NotAllowed                            the address does not know that method
     ├── Unauthorized       (PermissionError)  the API key is missing or wrong
+    ├── Forbidden          (PermissionError)  it comes from a web page of another site
     ├── Conflict                              the thing is not in a state that allows this
     │   ├── VersionMismatch                   it has changed since the caller read it
     │   ├── KeyInFlight                       the first request with this idempotency key is not finished
     │   └── StaleAttempt                      the job has moved on to a higher fence, or ended
     ├── KeyReused                             the idempotency key belongs to another request
     ├── TooMany                               a limit of the tenant's is reached; come back later
+    ├── Draining                              the plane is shutting down; ask another one, or later
     ├── StoreUnavailable   (ConnectionError)  the store did not answer; `.applied` says what is known
     ├── BusUnavailable     (ConnectionError)  the bus did not take a message; likewise
     └── PlaneUnavailable   (ConnectionError)  the plane was not reached; likewise
@@ -31,14 +37,39 @@ class Invalid(HoldfastError, ValueError):
     status = 422
 
 
+class Malformed(Invalid):
+    code = "malformed"
+    status = 400
+
+
+class TooLarge(Invalid):
+    code = "too-large"
+    status = 413
+
+
+class WrongMedia(Invalid):
+    code = "unsupported-media-type"
+    status = 415
+
+
 class NotFound(HoldfastError, LookupError):
     code = "not-found"
     status = 404
 
 
+class NotAllowed(HoldfastError):
+    code = "method-not-allowed"
+    status = 405
+
+
 class Unauthorized(HoldfastError, PermissionError):
     code = "unauthorized"
     status = 401
+
+
+class Forbidden(HoldfastError, PermissionError):
+    code = "forbidden"
+    status = 403
 
 
 class Conflict(HoldfastError):
@@ -80,6 +111,12 @@ class TooMany(HoldfastError):
     def __init__(self, detail: str, *, retry_after_s: float) -> None:
         super().__init__(detail)
         self.retry_after_s = retry_after_s
+
+
+class Draining(HoldfastError):
+    code = "draining"
+    status = 503
+    retryable = True
 
 
 class _Away(HoldfastError, ConnectionError):

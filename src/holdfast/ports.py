@@ -12,8 +12,10 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from holdfast.core.effect import Effect, EffectState, Ruling
-from holdfast.core.job import Job, JobId, State, Tenant
+from holdfast.core.effect import Effect, Ruling
+from holdfast.core.job import Job, JobId, Tenant
+from holdfast.core.retention import Limits
+from holdfast.core.states import EffectState, State
 
 
 class Delivery(NamedTuple):
@@ -25,7 +27,7 @@ class Delivery(NamedTuple):
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a job's history. `number` grows over the whole store, without gaps."""
+    """One line of a job's history. `number` grows over the whole store; only `Store.prune` leaves gaps."""
 
     number: int
     tenant: Tenant
@@ -114,6 +116,14 @@ class Snapshot(NamedTuple):
     workers: bytes
 
 
+class Pruned(NamedTuple):
+    """What one call of `prune` did."""
+
+    jobs: int
+    after: int | None
+    """Where the next batch begins; None: there is no more to look at."""
+
+
 class Store(Protocol):
     """Keeps jobs. Every write is one durable transaction; concurrent writes may share one.
 
@@ -194,7 +204,15 @@ class Store(Protocol):
 
     async def commit_effect(self, job_id: JobId, fence: int, key: str, result: bytes | None) -> Effect:
         """PREPARED under this fence → COMMITTED; the same again is answered the same. Raises
-        `StaleFence` if a newer attempt has prepared it; then it is noted as evidence and not lost."""
+        `StaleFence` if a newer attempt has prepared it; then it is noted as evidence and not lost.
+
+        It may also come late, when the effect is UNKNOWN: jobs that were parked for it become
+        dispatchable in the same transaction.
+        """
+
+    async def withdraw_effect(self, job_id: JobId, fence: int, key: str) -> Effect:
+        """As `commit_effect`, but → ABSENT: whoever prepared it knows that it did not happen. Raises
+        `Conflict` if it is COMMITTED."""
 
     async def resolve_effect(
         self, tenant: Tenant, job_id: JobId, key: str, *, state: EffectState, result: bytes | None, note: str
@@ -222,6 +240,20 @@ class Store(Protocol):
         """False, and nothing changes, unless (fence, seq) is higher than the stored one."""
 
     async def read_snapshot(self) -> Snapshot | None: ...
+
+    # -- retention ---------------------------------------------------------------------------------
+
+    async def prune(self, limits: Limits, *, after: int = 0) -> Pruned:
+        """Remove a batch of jobs that ended before `limits`: with their events, payloads, keys, effects
+        and dead letters. Small enough to hold nobody up; `after` is where the batch before ended.
+
+        A job and its replays go together, when all of them may. None goes that is live, that has an
+        effect which is not settled, or a later dead letter which nobody has replayed. The newest event
+        and the newest dead letter stay: numbers never begin anew.
+        """
+
+    async def pruned_until(self, tenant: Tenant | None = None) -> int:
+        """The highest number of the events that `prune` has removed, of one tenant or of all; 0 if none."""
 
 
 class Bus(Protocol):

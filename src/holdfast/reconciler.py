@@ -7,8 +7,9 @@ in its tick and goes on in somebody else's window changes nothing twice.
 
 from __future__ import annotations
 
-from holdfast.core.job import Job, JobId, State
+from holdfast.core.job import Job, JobId
 from holdfast.core.recovery import ORPHANABLE
+from holdfast.core.states import State
 from holdfast.core.topic import Topics
 from holdfast.flow.decide import Policy
 from holdfast.flow.recover import lose_attempts, recover_jobs

@@ -31,6 +31,8 @@ class Member:
     """One of its leases ran out: it gets nothing more until it speaks again."""
     in_hand: set[str] = field(default_factory=set)
     """Ids of the jobs that were dispatched to it and have not ended."""
+    just_taken: set[str] = field(default_factory=set)
+    """Those of them that may be on their way to the store: given to it since the store was last looked at."""
 
 
 class Registry:
@@ -77,28 +79,36 @@ class Registry:
     def gone(self, worker: str) -> None:
         member = self._members.pop(worker, None)
         for job_id in member.in_hand if member is not None else ():
-            self._worker_of.pop(job_id, None)
+            self._unlink(job_id, worker)
 
     def workers(self) -> list[str]:
         return list(self._members)
 
     def took(self, worker: str, job_id: str) -> None:
-        if worker in self._members:
-            self._members[worker].in_hand.add(job_id)
+        member = self._members.get(worker)
+        if member is not None:
+            self.freed(job_id)  # by whoever had it: the news may have been lost
+            member.in_hand.add(job_id)
+            member.just_taken.add(job_id)
             self._worker_of[job_id] = worker
 
     def freed(self, job_id: str) -> None:
         member = self._members.get(self._worker_of.pop(job_id, ""))
         if member is not None:
             member.in_hand.discard(job_id)
+            member.just_taken.discard(job_id)
 
     def holds(self, worker: str, job_ids: Iterable[str]) -> None:
-        """What the store says the worker has in hand: corrects whatever a lost event left behind."""
+        """What the store says the worker has in hand: corrects whatever a lost event left behind.
+
+        What was given to it since the last look is left to the next one: it may not be written yet.
+        """
         member = self._members.get(worker)
         if member is not None:
-            for stale in member.in_hand.difference(held := set(job_ids)):
-                self._worker_of.pop(stale, None)
-            member.in_hand = held
+            held = member.just_taken.union(job_ids)
+            for stale in member.in_hand - held:
+                self._unlink(stale, worker)
+            member.in_hand, member.just_taken = held, set()
             self._worker_of.update(dict.fromkeys(held, worker))
 
     def candidates(self) -> list[WorkerView]:
@@ -154,6 +164,11 @@ class Registry:
             elif last_seen > known.last_seen:
                 # It spoke to the other replica in the meantime.
                 known.last_seen, known.doubted = last_seen, False
+
+    def _unlink(self, job_id: str, worker: str) -> None:
+        # Another worker may have it by now.
+        if self._worker_of.get(job_id) == worker:
+            del self._worker_of[job_id]
 
 
 def _view(worker: str, member: Member) -> WorkerView:

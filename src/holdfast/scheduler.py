@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from holdfast.core.job import TERMINAL, Job, State
+from holdfast.core.job import Job
 from holdfast.core.placement import WorkerView, place
+from holdfast.core.states import TERMINAL, State
 from holdfast.flow.dispatch import Dispatched, Dispatcher, Placed
 from holdfast.locks import Locks
 from holdfast.locks.runtime import Runtime

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
+import msgspec
+
 from holdfast.locks import LockClass, Locks
 from holdfast.locks.runtime import Runtime
 from holdfast.loops import Loop
 from holdfast.ports import Store
 from holdfast.registry import Registry
+
+logger = logging.getLogger("holdfast")
 
 WRITE_S = 5.0
 WRITER = LockClass("snapshot", ttl=10, pattern="ttl_hold", key_prefix="scheduler:snapshot:")
@@ -27,10 +33,15 @@ class SnapshotWriter:
         await self._loop.stop()
 
     async def warm_up(self) -> None:
-        """At start: know whom another replica knew."""
+        """At start: know whom another replica knew. A snapshot that cannot be read is as good as none."""
         snapshot = await self._store.read_snapshot()
-        if snapshot is not None:
+        if snapshot is None:
+            return
+        try:
             self._registry.warm_up(snapshot)
+        except msgspec.DecodeError as error:
+            # Of another version of Holdfast, in the middle of an upgrade: workers will say hello.
+            logger.warning("snapshot.unreadable %s", error, extra={"event": "snapshot.unreadable"})
 
     async def tick(self) -> None:
         window = await self._locks.claim(WRITER, "writer")

@@ -1,26 +1,44 @@
 """Every event of the control plane: one call is one log line and its metrics.
 
 Labels are topics, phases, states and reasons, all of them bounded; ids are in log lines only.
+Callers invent topics, so only the declared ones and the first few others are labels.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-if TYPE_CHECKING:
-    from holdfast.core.job import Job
+from holdfast.core.job import Job
+from holdfast.core.states import TERMINAL, State
+from holdfast.core.topic import Topics
 
 logger = logging.getLogger("holdfast")
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 
+UNDECLARED_MAX = 100
+"""Topics that are labels although nobody declared them."""
+OTHER = "other"
+"""The label of all further ones."""
+
+
+class _Series(NamedTuple):
+    """Everything counted of one topic. Found at once, while each `labels()` costs more than the counting."""
+
+    submitted: Counter
+    dispatched: Counter
+    waited: Histogram
+    ended: dict[State, Counter]
+    rolled_back: Counter
+    rollback_failed: Counter
+
 
 class Telemetry:
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry or CollectorRegistry()
+    def __init__(self, topics: Topics | None = None) -> None:
+        self.registry = CollectorRegistry()
         self._submitted = self._counter("jobs_submitted", "Jobs acknowledged", "topic")
         self._dispatched = self._counter("jobs_dispatched", "Deliveries sent", "topic")
         self._ended = self._counter("jobs_ended", "Jobs that reached a terminal state", "topic", "state")
@@ -30,6 +48,7 @@ class Telemetry:
         self._refused = self._counter("attempts_refused", "Late results, progress or leases of an older fence", "what")
         self._recovered = self._counter("jobs_recovered", "What the reconciler put right", "reason")
         self._orphans = self._counter("jobs_orphan_replayed", "Jobs whose wake-up had been lost")
+        self._pruned = self._counter("jobs_pruned", "Jobs that retention has removed")
         self._waited = Histogram(
             "holdfast_dispatch_wait_seconds",
             "From dispatchable to dispatched",
@@ -43,14 +62,19 @@ class Telemetry:
         self._blind = Gauge(
             "holdfast_blind_window_seconds", "How long the oldest unprotected job has been so", registry=self.registry
         )
+        declared = topics.declared if topics else ()
+        # A family is no topic: its members are as many as callers like.
+        self._of_topic = {topic.name: self._begin(topic.name) for topic in declared if not topic.name.endswith("*")}
+        self._topics_max = len(self._of_topic) + UNDECLARED_MAX
 
     def job_submitted(self, job: Job) -> None:
-        self._submitted.labels(job.topic).inc()
+        self._of(job).submitted.inc()
         self._log(logging.DEBUG, "job.submitted", job)
 
     def job_dispatched(self, job: Job, *, waited_s: float) -> None:
-        self._dispatched.labels(job.topic).inc()
-        self._waited.labels(job.topic).observe(max(0.0, waited_s))
+        series = self._of(job)
+        series.dispatched.inc()
+        series.waited.observe(max(0.0, waited_s))
         self._log(logging.DEBUG, "job.dispatched", job, worker=job.worker)
 
     def dispatch_deferred(self, job: Job, *, reason: str) -> None:
@@ -62,12 +86,12 @@ class Telemetry:
 
     def rolled_back(self, job: Job) -> None:
         self._retried.labels("publish").inc()
-        self._rolled_back.labels(job.topic).inc()
+        self._of(job).rolled_back.inc()
         self._log(logging.WARNING, "dispatch.rolled_back", job)
 
     def rollback_failed(self, job: Job, *, error: Exception) -> None:
         self._retried.labels("rollback_write").inc()
-        self._rollback_failed.labels(job.topic).inc()
+        self._of(job).rollback_failed.inc()
         self._log(logging.ERROR, "dispatch.rollback_failed", job, error=str(error))
 
     def job_started(self, job: Job) -> None:
@@ -75,7 +99,7 @@ class Telemetry:
 
     def attempt_ended(self, before: Job, after: Job) -> None:
         if after.is_terminal:
-            self._ended.labels(after.topic, after.state).inc()
+            self._of(after).ended[after.state].inc()
         self._log(logging.DEBUG, "attempt.ended", after, worker=before.worker)
 
     def attempt_refused(self, job: Job, *, what: str) -> None:
@@ -85,17 +109,40 @@ class Telemetry:
     def job_recovered(self, before: Job, after: Job, *, reason: str) -> None:
         self._recovered.labels(reason).inc()
         if after.is_terminal:
-            self._ended.labels(after.topic, after.state).inc()
+            self._of(after).ended[after.state].inc()
         self._log(logging.WARNING, "job.recovered", after, reason=reason, was=before.state)
 
     def orphans_replayed(self, count: int) -> None:
         self._orphans.inc(count)
+
+    def jobs_pruned(self, count: int) -> None:
+        self._pruned.inc(count)
 
     def looked(self, stale: dict[str, int], *, blind_s: float) -> None:
         """What a reconciler found at its tick."""
         for state, count in stale.items():
             self._stale.labels(state).set(count)
         self._blind.set(blind_s)
+
+    def _of(self, job: Job) -> _Series:
+        return self._of_topic.get(job.topic) or self._admit(job.topic)
+
+    def _admit(self, topic: str) -> _Series:
+        label = topic if len(self._of_topic) < self._topics_max else OTHER
+        if label not in self._of_topic:
+            self._of_topic[label] = self._begin(label)
+        return self._of_topic[label]
+
+    def _begin(self, topic: str) -> _Series:
+        """All at zero, so that a rate or a ratio over them is never missing a side."""
+        return _Series(
+            submitted=self._submitted.labels(topic),
+            dispatched=self._dispatched.labels(topic),
+            waited=self._waited.labels(topic),
+            ended={state: self._ended.labels(topic, state) for state in sorted(TERMINAL)},
+            rolled_back=self._rolled_back.labels(topic),
+            rollback_failed=self._rollback_failed.labels(topic),
+        )
 
     def _counter(self, name: str, words: str, *labels: str) -> Counter:
         return Counter(f"holdfast_{name}", words, labels, registry=self.registry)

@@ -12,7 +12,8 @@ from plane.jobs import ManualRuntime, stepped, submitted
 
 from holdfast.buses.detached import DetachedBus, Fault
 from holdfast.buses.embedded import EmbeddedBus
-from holdfast.core.job import Event, Job, JobId, step
+from holdfast.core.job import Job, JobId, step
+from holdfast.core.states import Event
 from holdfast.core.topic import Topics
 from holdfast.errors import BusUnavailable
 from holdfast.ports import Bus, Change, Delivery

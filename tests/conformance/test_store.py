@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from plane.jobs import ACME, OTHER, ManualRuntime, a_job, dispatched, running, stepped, submitted
 from plane.store_fixtures import clock, store, url  # noqa: F401
 
-from holdfast.core.job import Event, Job, JobId, State, amend, step
+from holdfast.core.job import Job, JobId, amend, step
+from holdfast.core.states import Event, State
 from holdfast.errors import NotFound, StoreUnavailable
 from holdfast.ports import Accepted, Change, Delivery, JobEvent, JobFilter, KeyReused, Note, Snapshot, Submission
 from holdfast.stores import StoreWithBus

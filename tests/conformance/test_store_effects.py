@@ -8,8 +8,9 @@ import pytest
 from plane.jobs import ACME, OTHER, dispatched, running, stepped
 from plane.store_fixtures import clock, store, url  # noqa: F401
 
-from holdfast.core.effect import EffectState, Ruling, idempotency_key
-from holdfast.core.job import PARKED_UNTIL, Event, Job, JobId, Risk, amend, step
+from holdfast.core.effect import Ruling, idempotency_key
+from holdfast.core.job import PARKED_UNTIL, Job, JobId, amend, step
+from holdfast.core.states import EffectState, Event, Risk
 from holdfast.errors import Conflict, Invalid, NotFound, StaleAttempt
 from holdfast.ports import Change, Store
 
@@ -152,6 +153,45 @@ async def test_person_resolves_an_unknown_effect(store: Store, found: EffectStat
 
     assert (resolved.state, resolved.note) == (found, "asked the bank")
     assert (await store.prepare_effect(job.id, 8, "charge", idempotent=False))[1] is ruling
+
+
+async def test_withdrawn_effect_may_run_again_under_the_next_fence(store: Store) -> None:
+    job = await running(store, fence=7, risk=Risk.HIGH)
+    await store.prepare_effect(job.id, 7, "charge", idempotent=False)
+    first = await store.withdraw_effect(job.id, 7, "charge")
+    assert await store.withdraw_effect(job.id, 7, "charge") == first
+    await again(store, job, fence=8)
+
+    assert first.state is EffectState.ABSENT
+    assert (await store.prepare_effect(job.id, 8, "charge", idempotent=False))[1] is Ruling.RUN
+
+
+async def test_only_who_prepared_an_effect_withdraws_it_and_not_after_it_has_happened(store: Store) -> None:
+    job = await unknown_effect(store, Risk.LOW)
+    await store.prepare_effect(job.id, 8, "charge", idempotent=False)
+
+    with pytest.raises(StaleAttempt):
+        await store.withdraw_effect(job.id, 7, "charge")
+    with pytest.raises(NotFound):
+        await store.withdraw_effect(job.id, 8, "other")
+    await store.commit_effect(job.id, 8, "charge", b"1")
+    with pytest.raises(Conflict):
+        await store.withdraw_effect(job.id, 8, "charge")
+
+
+@pytest.mark.parametrize("happened", [True, False])
+async def test_late_word_on_an_effect_sends_the_job_on_that_was_parked_for_it(store: Store, happened: bool) -> None:
+    """Nothing is left for a person to resolve, so nobody else would."""
+    job = await unknown_effect(store)
+    parked = step(job, Event.RETRY, now=store.now(), worker="", not_before=PARKED_UNTIL)
+    assert await store.apply([Change(before=job, after=parked, kind="job.parked")]) == [True]
+
+    if happened:
+        await store.commit_effect(job.id, 7, "charge", b"1")
+    else:
+        await store.withdraw_effect(job.id, 7, "charge")
+
+    assert [found.id for found in await store.list_dispatchable(limit=10)] == [job.id]
 
 
 async def test_only_an_unknown_effect_of_the_tenant_is_resolved(store: Store) -> None:

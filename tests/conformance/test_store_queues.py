@@ -7,7 +7,7 @@ from __future__ import annotations
 from plane.jobs import OTHER, ManualRuntime, dispatched, running, stepped, submitted
 from plane.store_fixtures import clock, store, url  # noqa: F401
 
-from holdfast.core.job import Event, State
+from holdfast.core.states import Event, State
 from holdfast.stores import StoreWithBus
 
 

@@ -7,8 +7,9 @@ import itertools
 import pytest
 from plane.jobs import an_effect
 
-from holdfast.core.effect import EffectState, Ruling, idempotency_key, rule_on_repeat
-from holdfast.core.job import JobId, Risk, Tenant
+from holdfast.core.effect import Ruling, idempotency_key, rule_on_repeat
+from holdfast.core.job import JobId, Tenant
+from holdfast.core.states import EffectState, Risk
 
 RUN, REMEMBERED, BLOCKED = Ruling.RUN, Ruling.REMEMBERED, Ruling.BLOCKED
 

@@ -7,7 +7,8 @@ import itertools
 import pytest
 from plane.jobs import a_job
 
-from holdfast.core.job import LIVE, TERMINAL, TRANSITIONS, Event, IllegalTransition, State, amend, may, step
+from holdfast.core.job import IllegalTransition, amend, may, step
+from holdfast.core.states import LIVE, TERMINAL, TRANSITIONS, Event, State
 
 EDGES = sorted(TRANSITIONS)
 NON_EDGES = sorted(set(itertools.product(State, Event)) - set(TRANSITIONS))

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plane.jobs import a_job
 
-from holdfast.core.job import LIVE, TERMINAL, State, may
+from holdfast.core.job import may
 from holdfast.core.recovery import Remedy, next_look, recover
+from holdfast.core.states import LIVE, TERMINAL, State
 from holdfast.core.topic import Topic
 
 TOPIC = Topic(name="t")
@@ -74,6 +75,14 @@ def test_no_live_state_is_left_behind_for_ever(state: State) -> None:
         ({"state": State.SCHEDULED, "not_before": 1100.0}, 1050.0, Remedy.NOTHING, ""),
         ({"state": State.DISPATCHED}, 1299.9, Remedy.NOTHING, ""),
         ({"state": State.DISPATCHED}, 1300.0, Remedy.REQUEUE, "dispatch-timeout"),
+        ({"state": State.DISPATCHED, "retries": {"requeue": 8}}, 1300.0, Remedy.REQUEUE, "dispatch-timeout"),
+        ({"state": State.DISPATCHED, "retries": {"requeue": 9}}, 1300.0, Remedy.FAIL, "never-started"),
+        (
+            {"state": State.DISPATCHED, "retries": {"requeue": 9}, "attempts": 1},
+            1300.0,
+            Remedy.REQUEUE,
+            "dispatch-timeout",
+        ),
         ({"state": State.RUNNING, "lease_until": 1030.0}, 1029.9, Remedy.NOTHING, ""),
         ({"state": State.RUNNING, "lease_until": 1030.0, "attempts": 1}, 1030.0, Remedy.RETRY, "lease-expired"),
         (

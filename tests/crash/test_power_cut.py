@@ -13,7 +13,8 @@ import pytest
 from plane.jobs import a_job
 
 from crash.power_cut import Recorder
-from holdfast.core.job import Event, Job, JobId, State, step
+from holdfast.core.job import Job, JobId, step
+from holdfast.core.states import Event, State
 from holdfast.core.topic import Topics
 from holdfast.errors import StoreUnavailable
 from holdfast.locks import LockClass, Locks

@@ -7,7 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from flow.stage import Seen, Stage
-from holdfast.core.job import TERMINAL, TRANSITIONS, Event, Job, JobId, State
+from holdfast.core.job import Job, JobId
+from holdfast.core.states import TERMINAL, TRANSITIONS, Event, State
 from holdfast.ports import JobEvent, Snapshot
 from holdfast.reconciler import POLL_S
 
@@ -149,10 +150,10 @@ def check_blind_window(seen: Seen, *, bound_s: float, ended_at: float) -> None:
         assert blind <= bound_s + 2 * POLL_S, f"J9: {job_id} was unprotected for {blind:.1f} s"
 
 
-def check_calm(stage: Stage, jobs: Iterable[Job]) -> None:
+def check_calm(seen: Seen, jobs: Iterable[Job]) -> None:
     """J10: nothing was injected, so nothing was put right."""
     disturbed = {"dispatch.rolled_back", "job.requeued", "job.lost", "attempt.refused"}
-    found = [event for event in stage.seen.events if event.kind in disturbed]
+    found = [event for event in seen.events if event.kind in disturbed]
     assert not found, f"J10: {found}"
     attempts = {job.id: job.attempts for job in jobs if job.attempts != 1}
     assert not attempts, f"J10: more than one attempt: {attempts}"

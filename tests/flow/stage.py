@@ -236,7 +236,9 @@ class Stage(Replica):
         return standing
 
     async def renew(self, job: Job) -> Standing:
-        [standing] = await renew_attempts([Attempt(job.id, job.fence)], store=self.typed_store, topics=self.topics)
+        [standing] = await renew_attempts(
+            [Attempt(job.id, job.fence)], store=self.typed_store, topics=self.topics, telemetry=self.telemetry
+        )
         return standing
 
     async def complete(self, job: Job, end: End = End.SUCCEEDED, **said: Any) -> Standing:

@@ -11,7 +11,7 @@ from flow.faulty_store import Fault
 from flow.plane_invariants import check_plane
 from flow.stage import staged
 from holdfast.buses.detached import Fault as BusFault
-from holdfast.core.job import State
+from holdfast.core.states import State
 from holdfast.core.topic import Topic, Topics
 from holdfast.flow.cancel import cancel
 from holdfast.flow.dispatch import JOB, PUBLISH_BACKOFF, Dispatched, Placed

@@ -16,8 +16,9 @@ from flow.plane_invariants import check_blind_window, check_plane
 from flow.stage import Stage, staged
 from holdfast.buses.detached import TAKEN_S
 from holdfast.buses.detached import Fault as BusFault
-from holdfast.core.effect import EffectState, Ruling
-from holdfast.core.job import Job, State
+from holdfast.core.effect import Ruling
+from holdfast.core.job import Job
+from holdfast.core.states import EffectState, State
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import Conflict, StaleAttempt
 from holdfast.flow.cancel import cancel

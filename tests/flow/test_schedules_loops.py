@@ -17,7 +17,8 @@ from flow.stage import staged
 from holdfast.app import running
 from holdfast.buses.detached import Fault as BusFault
 from holdfast.config import Settings
-from holdfast.core.job import State, Tenant
+from holdfast.core.job import Tenant
+from holdfast.core.states import State
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import StoreUnavailable
 from holdfast.flow.dispatch import Dispatched

@@ -17,7 +17,7 @@ import uvicorn
 from holdfast.app import _Server, running
 from holdfast.client import AsyncClient
 from holdfast.config import Settings
-from holdfast.core.job import Risk
+from holdfast.core.states import Risk
 from holdfast.core.topic import Topic, Topics
 from holdfast.gateway.app import Gateway, build
 from holdfast.gateway.plane import Plane

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import socket
 
 import pytest
@@ -48,6 +49,8 @@ async def test_refusals_are_raised_as_their_classes(served: Served) -> None:
         await served.client.retry(job.id)
     with pytest.raises(errors.Invalid, match="topic"):
         await served.client.submit("a b")
+    with pytest.raises(errors.TooLarge):
+        await served.client.submit("t", "x" * (1 << 20))
 
 
 async def test_wait_returns_as_soon_as_the_job_has_ended(served: Served) -> None:
@@ -59,6 +62,22 @@ async def test_wait_returns_as_soon_as_the_job_has_ended(served: Served) -> None
     await served.work("complete", worker="w1", outcomes=[outcome])
 
     assert (await asyncio.wait_for(waiting, 2)).result == 5
+
+
+async def test_job_is_watched_to_its_end_whatever_kinds_are_wanted(served: Served) -> None:
+    job = await served.client.submit("t")
+    await served.client.cancel(job.id)
+
+    async def watched() -> list[str]:
+        return [event.kind async for event in served.client.watch(job.id, kinds=["job.sub*"])]
+
+    assert await asyncio.wait_for(watched(), 3) == ["job.submitted"]
+
+
+def test_verbs_show_their_signatures_and_promises() -> None:
+    with Client() as client:
+        assert list(inspect.signature(client.cancel).parameters) == ["job_id", "reason", "version"]
+    assert "Durable when it returns" in str(AsyncClient.submit.__doc__)
 
 
 async def test_plane_that_is_not_there_is_an_error_of_ours() -> None:

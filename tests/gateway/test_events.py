@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import httpx2
 import msgspec
 import pytest
 
@@ -34,7 +38,7 @@ async def reading(served: Served, query: str = "", **headers: str) -> AsyncItera
         assert stream.status_code == 200, await stream.aread()
         assert stream.headers["content-type"].startswith("text/event-stream")
         found = messages()
-        assert await anext(found) == {"retry": "1000"}
+        assert (await anext(found))["retry"] == "1000"
         yield found
 
 
@@ -62,6 +66,64 @@ async def test_stream_is_resumed_without_loss_or_repetition(served: Served) -> N
         seen.append(await asyncio.wait_for(anext(stream), 3))
 
     assert [msgspec.json.decode(m["data"])["job_id"] for m in seen] == [job.id for job in [*jobs, last]]
+
+
+async def test_stream_lost_before_its_first_event_is_resumed_without_loss(served: Served) -> None:
+    await served.client.submit("earlier")
+    async with served.http.stream("GET", "/v1/events") as stream:
+        place = [line async for line in first_lines(stream, 2)][-1].removeprefix("id: ")
+    job = await served.client.submit("t")
+
+    async with reading(served, last_event_id=place) as stream:
+        message = await asyncio.wait_for(anext(stream), 3)
+
+    assert msgspec.json.decode(message["data"])["job_id"] == job.id
+
+
+async def first_lines(stream: httpx2.Response, count: int) -> AsyncIterator[str]:
+    async for line in stream.aiter_lines():
+        yield line
+        count -= 1
+        if not count:
+            return
+
+
+SUBMIT = """
+import asyncio, sys
+from holdfast.core.topic import Topics
+from holdfast.locks.runtime import SYSTEM
+from holdfast.ports import Submission
+from holdfast.stores import open_store
+from plane.jobs import a_job
+
+async def submit() -> None:
+    store = open_store(sys.argv[1], topics=Topics(), runtime=SYSTEM)
+    await store.open()
+    await store.submit([Submission(job=a_job(id="theirs", tenant="default"), key=None, digest="")])
+    await store.close()
+
+asyncio.run(submit())
+"""
+
+
+async def test_what_another_process_wrote_is_neither_lost_nor_late(served: Served, tmp_path: Path) -> None:
+    """Two planes may share a file; each hears only of its own commits."""
+    first = await served.client.submit("t")
+    async with reading(served, "?after=0") as stream:
+        seen = [await asyncio.wait_for(anext(stream), 3)]
+        await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", SUBMIT, f"sqlite:///{tmp_path}/plane.db"],
+            check=True,
+            cwd=Path(__file__).parents[1],
+        )
+        last = await served.client.submit("t")
+        seen += [
+            message for message in [await asyncio.wait_for(anext(stream), 3) for _ in range(3)] if "data" in message
+        ]
+
+    ids = [msgspec.json.decode(message["data"])["job_id"] for message in seen]
+    assert ids == [first.id, "theirs", last.id]
 
 
 async def test_long_history_is_read_in_pages(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +165,29 @@ async def test_reader_too_slow_is_told_where_to_go_on(served: Served, monkeypatc
     assert len(before) == 3
 
 
+async def test_queue_of_a_reader_is_limited_in_bytes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "QUEUE_BYTES_MAX", 500)
+    async with reading(served) as stream:
+        await asyncio.sleep(0.05)
+        await served.post("/v1/jobs:batch", {"jobs": [{"topic": "t"} for _ in range(10)]})
+        *before, gap = [message async for message in stream]
+
+    assert gap["event"] == "gap"
+    assert 0 < len(before) < 10
+
+
+async def test_stream_about_nobody_is_not_found(served: Served) -> None:
+    answer = await served.http.get("/v1/events?job=nobody")
+
+    assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
+
+
+async def test_head_of_a_stream_ends(served: Served) -> None:
+    answer = await asyncio.wait_for(served.http.head("/v1/events"), 3)
+
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream")
+
+
 async def test_number_of_another_store_is_a_gap(served: Served) -> None:
     async with reading(served, last_event_id="999999") as stream:
         [gap] = [message async for message in stream]
@@ -113,7 +198,7 @@ async def test_number_of_another_store_is_a_gap(served: Served) -> None:
 async def test_silence_is_filled_with_comments(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "HEARTBEAT_S", 0.02)
     async with reading(served) as stream:
-        assert await asyncio.wait_for(anext(stream), 3) == {"": "still here"}
+        assert await asyncio.wait_for(anext(stream), 3) == {"": "still here", "id": "0"}
 
 
 async def test_client_watches_a_job_to_its_end(served: Served) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from pathlib import Path
+from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 
 from gateway.conftest import Served, serving
@@ -56,6 +58,32 @@ async def test_many_brackets_are_not_depth(served: Served) -> None:
     assert (await served.client.get(job.id)).payload["rows"][499] == [499]
 
 
+async def test_member_of_a_batch_that_is_too_deep_fails_alone(served: Served) -> None:
+    deep = msgspec.json.decode(DEEP)
+    answer = await served.post("/v1/jobs:batch", {"jobs": [deep, {"topic": "t"}]})
+
+    [refused, taken] = answer.json()["jobs"]
+    assert (refused["error"]["code"], taken["job"]["state"]) == ("invalid", "SCHEDULED")
+
+
+async def test_half_a_request_is_not_obeyed(served: Served) -> None:
+    """Its body is optional, so that without it, it would be a request of its own."""
+    job = await served.client.submit("t")
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json"), (b"content-length", b"20")]
+    path = f"/v1/jobs/{job.id}:cancel"
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b"", "root_path": ""}
+
+    async def hung_up() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def nobody_listens(_: MutableMapping[str, Any]) -> None:
+        pass
+
+    await served.gateway(scope, hung_up, nobody_listens)
+
+    assert (await served.client.get(job.id)).state == "SCHEDULED"
+
+
 async def test_body_without_a_length_is_limited_too(served: Served) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(64):
@@ -97,6 +125,7 @@ async def test_pages_from_elsewhere_are_not_served(served: Served, headers: dict
         "limit=1&limit=2",
         "state=HAPPY",
         "label=noequals",
+        "label=a=1&label=a=2",
         "unknown=1",
         "topic=%ff",
     ],

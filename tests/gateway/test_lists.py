@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from gateway.conftest import Served
 from holdfast import api
+from holdfast.gateway import dead_letters
 
 
 async def failed(served: Served) -> dict[str, Any]:
@@ -29,6 +32,16 @@ async def test_dead_letter_is_replayed_once(served: Served) -> None:
     assert first.json()["id"] == again.json()["id"]
     assert first.json()["replay_of"] == delivery["job_id"]
     assert (await served.client.dead_letter(letter.number)).replayed_as == first.json()["id"]
+
+
+async def test_evidence_of_a_long_story_is_its_end(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "EVIDENCE_MAX", 2)
+    await failed(served)
+    [letter] = (await served.client.dead_letters()).items
+
+    shown = await served.client.dead_letter(letter.number)
+
+    assert [event.kind for event in shown.events] == ["job.started", "job.failed"]
 
 
 async def test_dead_letters_of_others_do_not_exist(served: Served) -> None:
@@ -72,6 +85,18 @@ async def test_held_locks_are_listed(served: Served) -> None:
 
     assert (held.key.endswith("j1"), held.fence) == (True, lease.fence)
     assert (await served.http.get("/v1/locks?family=none")).json()["code"] == "not-found"
+
+
+async def test_pages_of_locks_go_on_after_the_longest_key(served: Served) -> None:
+    long = ["a" * 400, "b" * 400]
+    async with (
+        served.plane.locks.hold("scheduler.job", long[0]),
+        served.plane.locks.hold("scheduler.job", long[1]),
+    ):
+        first = await served.client.locks(family="scheduler.job", limit=1)
+        rest = await served.client.locks(family="scheduler.job", cursor=first.next_cursor)
+
+    assert [held.key[-1] for held in [*first.items, *rest.items]] == ["a", "b"]
 
 
 async def test_workers_are_listed(served: Served) -> None:

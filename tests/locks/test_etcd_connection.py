@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from harness import eventually
 
 from holdfast.locks.errors import StoreRefused, Unavailable
 from holdfast.locks.port import Busy, Grant, LockStore, Renewal, Standing
+from holdfast.locks.stores.etcd_api import Gateway
 
 A, B = "a" * 32, "b" * 32
 
@@ -73,6 +75,34 @@ async def test_hung_server_is_unavailable_with_unknown_outcome_and_in_time(serve
     server.resume()
     assert await eventually(lambda: answered(store, "p:k", A))
     await store.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"])
+async def test_watch_of_a_server_that_falls_silent_ends_in_time(said: bytes) -> None:
+    """Else waiters would be left to polling, although the next endpoint is well."""
+    left = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        with suppress(OSError):
+            await reader.read()  # to the end, which is the client's
+            writer.close()
+            await writer.wait_closed()
+        left.set()
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    gateway = Gateway(f"etcd://127.0.0.1:{listener.sockets[0].getsockname()[1]}", timeout_s=0.1)
+    await gateway.open()
+
+    with pytest.raises(Unavailable):
+        async with asyncio.timeout(5):
+            await gateway.watch_deletes(
+                b"a", b"b", created=lambda: pytest.fail("nobody said so"), deleted=lambda _: None
+            )
+
+    await gateway.close()
+    await left.wait()
+    listener.close()
 
 
 async def test_login_is_required_checked_and_never_shown(server: servers.Server) -> None:

@@ -20,7 +20,7 @@ from harness import make_backend
 from holdfast.locks.errors import LeaseLost, StaleFence, Unavailable
 from holdfast.locks.fence import Mark
 from holdfast.locks.guards import guard
-from holdfast.locks.guards.redis import ANSWER_BYTES_MAX, mark_key
+from holdfast.locks.guards.redis import ANSWER_BYTES_MAX, ARGUMENTS_MAX, mark_key
 
 
 @dataclass
@@ -192,6 +192,49 @@ async def test_failing_command_raises_and_leaves_the_mark(r: Redis) -> None:
 
     assert await r.call(held, "SET", r.balance, "1", seq=before.seq) == reply
     assert await r.call(held, "INCRBY", r.balance, 1, seq=failed.seq) == 2
+
+
+async def test_command_of_too_many_arguments_is_not_sent(r: Redis) -> None:
+    held = await r.enter(Lease(10))
+    items = f"{{{r.resource}}}:items"
+    most = range(ARGUMENTS_MAX - len(["RPUSH", items]))
+    before = held.mark
+
+    with pytest.raises(ValueError, match=f"at most {ARGUMENTS_MAX}"):
+        await r.call(held, "RPUSH", items, "one more", *most)
+
+    assert held.mark == before
+    assert await r.call(held, "RPUSH", items, *most) == len(most)
+
+
+async def test_command_that_lua_cannot_pass_on_leaves_the_mark(r: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.locks.guards.redis.ARGUMENTS_MAX", 10_000)  # this server takes fewer than we think
+    held = await r.enter(Lease(10))
+    reply = await r.call(held, "INCRBY", r.balance, 5)
+    before = held.mark
+
+    with pytest.raises(redis.ResponseError, match="too many"):
+        await r.call(held, "RPUSH", f"{{{r.resource}}}:items", *range(8_100))
+    refused = held.mark
+
+    assert await r.call(held, "INCRBY", r.balance, 5, seq=before.seq) == reply
+    assert await r.call(held, "INCRBY", r.balance, 1, seq=refused.seq) == 6
+
+
+async def test_command_that_memory_does_not_suffice_for_changes_nothing() -> None:
+    server = servers.redis_server().start()
+    try:
+        with redis.Redis(port=server.port) as client:
+            full = Redis(client, "")
+            held = await full.enter(Lease(10))
+            client.config_set("maxmemory", 1)
+            with pytest.raises(redis.OutOfMemoryError):
+                await full.call(held, "INCRBY", full.balance, 1)
+            client.config_set("maxmemory", 0)
+
+            assert await full.call(held, "INCRBY", full.balance, 1, seq=held.mark.seq) == 1
+    finally:
+        server.remove()
 
 
 async def test_once_per_fence_admits_one_guard_of_each_holder(r: Redis) -> None:

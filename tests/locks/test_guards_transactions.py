@@ -6,19 +6,23 @@ import asyncio
 import itertools
 import sqlite3
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import asyncpg
 import pytest
+import sqlalchemy
 from fenced_lease import Lease
-from guarding import Driver
+from guarding import Driver, settled
+from sqlalchemy.exc import IntegrityError, PendingRollbackError
+from sqlalchemy.orm import DeclarativeBase, mapped_column
 
 from holdfast.locks.errors import StaleFence
 from holdfast.locks.guards import guard
 
 R = "accounts/42"
 SYNCHRONOUS = ["sqlite3", "apsw", "psycopg", "sqlalchemy-sqlite", "sqlalchemy-psycopg-session"]
+SESSIONS = ["sqlalchemy-sqlite-session", "sqlalchemy-psycopg-session", "sqlalchemy-asyncpg-session"]
 ASYNCHRONOUS = ["asyncpg", "psycopg-async", "sqlalchemy-asyncpg"]
 
 
@@ -146,6 +150,93 @@ async def test_body_that_ends_or_breaks_the_transaction_unnoticed_is_told(
             await driver.add(db, 1)
 
     assert await driver.balance() == 1
+
+
+# -- sessions, which a failed flush leaves waiting for a rollback ----------------------------------
+
+
+class Mapped(DeclarativeBase):
+    pass
+
+
+class Account(Mapped):
+    __tablename__ = "accounts"
+    id = mapped_column(sqlalchemy.Integer, primary_key=True)
+    balance = mapped_column(sqlalchemy.Integer)
+
+
+async def add_account_twice(session: Any) -> None:
+    session.add(Account(id=42, balance=0))
+    await settled(session.flush())
+
+
+@pytest.fixture(params=SESSIONS)
+async def sessions(request: pytest.FixtureRequest, make_driver: Callable[[str], Driver]) -> Driver:
+    driver = make_driver(request.param)
+    await driver.prepare()
+    return driver
+
+
+async def test_failed_flush_is_undone_with_the_guards_own_transaction(sessions: Driver) -> None:
+    async with sessions.connect() as session:
+        with pytest.raises(IntegrityError):
+            async with guard(Lease(10), session, R) as db:
+                await sessions.add(db, 1)
+                await add_account_twice(db)
+
+        assert not session.in_transaction()
+        async with guard(Lease(9), session, R) as db:
+            await sessions.add(db, 10)
+
+    assert await sessions.balance() == 10
+
+
+async def test_failed_flush_leaves_the_callers_transaction_as_it_was(sessions: Driver) -> None:
+    async with sessions.connect() as session:
+        async with sessions.begin(session):
+            await sessions.add(session, 1)
+            with pytest.raises(IntegrityError):
+                async with guard(Lease(10), session, R) as db:
+                    await sessions.add(db, 10)
+                    await add_account_twice(db)
+            async with guard(Lease(9), session, R) as db:
+                await sessions.add(db, 100)
+
+    assert await sessions.balance() == 101
+
+
+@pytest.mark.parametrize("nested", [False, True])
+async def test_body_that_overlooks_a_failed_flush_is_told(sessions: Driver, *, nested: bool) -> None:
+    async with sessions.connect() as session:
+        async with sessions.begin(session) if nested else nullcontext():
+            with pytest.raises(PendingRollbackError):
+                async with guard(Lease(10), session, R) as db:
+                    await sessions.add(db, 1)
+                    with suppress(IntegrityError):
+                        await add_account_twice(db)
+            async with guard(Lease(9), session, R) as db:
+                await sessions.add(db, 10)
+
+    assert await sessions.balance() == 10
+
+
+async def test_failed_flush_of_the_callers_own_objects_is_the_callers_to_undo(sessions: Driver) -> None:
+    """Setting the savepoint flushes what was added before."""
+    async with sessions.connect() as session:
+        await sessions.add(session, 1)
+        session.add(Account(id=42, balance=0))
+        with pytest.raises(IntegrityError):
+            async with guard(Lease(10), session, R):
+                pytest.fail("the body ran")
+        with pytest.raises(PendingRollbackError):
+            async with guard(Lease(10), session, R):
+                pytest.fail("the body ran")
+
+        await settled(session.rollback())
+        async with guard(Lease(9), session, R) as db:
+            await sessions.add(db, 10)
+
+    assert await sessions.balance() == 10
 
 
 # -- with and async with ---------------------------------------------------------------------------

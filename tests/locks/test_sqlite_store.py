@@ -10,11 +10,12 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast.locks.errors import StoreRefused
+from holdfast.locks.errors import StoreRefused, Unavailable
 from holdfast.locks.port import Busy, Grant, LockStore
 from holdfast.locks.runtime import SYSTEM
-from holdfast.locks.stores import open_store
+from holdfast.locks.stores import open_store, sqlite_table
 from holdfast.locks.stores.sqlite import SqliteStore
+from holdfast.locks.stores.sqlite_table import Ask, Table
 from holdfast.locks.stores.sqlite_writer import SCHEMA_VERSION
 from locks.virtual import VirtualRuntime, on_virtual_time
 
@@ -132,9 +133,10 @@ async def test_history_is_pruned_after_a_day(tmp_path: Path) -> None:
     store = made(path)
     await store.open()
     await store.acquire("t:k", A, ttl_ms=60_000)
+    await store.release("t:k", A)
     await store.close()
     with apsw.Connection(str(path)) as clock:
-        clock.execute("UPDATE holdfast_history SET at = at - 90000")
+        clock.execute("UPDATE holdfast_history SET ended_at = ended_at - 90000")
     again = made(path)
     await again.open()
     for n in range(500):
@@ -143,6 +145,81 @@ async def test_history_is_pruned_after_a_day(tmp_path: Path) -> None:
     await again.close()
 
     assert lines == []
+
+
+async def test_history_keeps_no_more_rows_than_can_be_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_table, "HISTORY_ROWS_MAX", 300)
+    store = made(tmp_path / "locks.db")
+    await store.open()
+    for n in range(1000):  # two prunings
+        await (store.acquire("t:k", A, ttl_ms=60_000) if n % 2 == 0 else store.release("t:k", A))
+    lines = await store.list_history("t:k", limit=2000)
+    await store.close()
+
+    assert 600 <= len(lines) < 700
+    assert lines[-1].event == "released"
+
+
+@on_virtual_time
+async def test_history_keeps_leases_that_expired(runtime: VirtualRuntime, tmp_path: Path) -> None:
+    """Whether another grant, the pruning or a reboot came upon them."""
+    url = f"sqlite:///{tmp_path / 'locks.db'}"
+    store = open_store(url, holder="test", prefix="t:", runtime=runtime)
+    await store.open()
+    for key in ("t:granted", "t:pruned"):
+        await store.acquire(key, A, ttl_ms=1000)
+    await store.acquire("t:rebooted", A, ttl_ms=3_600_000)
+    runtime.stall(2)
+    await store.acquire("t:granted", B, ttl_ms=60_000)
+    for n in range(500):
+        await store.release("t:other", f"{n:032d}")
+    await store.close()
+    runtime.boot = "another-boot"
+    store = open_store(url, holder="test", prefix="t:", runtime=runtime)
+    await store.open()
+    events = {
+        key: [line.event for line in await store.list_history(key)] for key in ("t:granted", "t:pruned", "t:rebooted")
+    }
+    await store.close()
+
+    assert events == {"t:granted": ["granted", "granted"], "t:pruned": ["granted"], "t:rebooted": ["granted"]}
+
+
+async def test_what_another_connection_wrote_is_seen(tmp_path: Path) -> None:
+    """A store remembers the file's leases, fences and waiters, until somebody else commits."""
+    path = tmp_path / "locks.db"
+    store = made(path)
+    await store.open()
+    before = await store.acquire("t:k", A, ttl_ms=60_000)
+    assert isinstance(before, Grant)
+    with apsw.Connection(str(path)) as other:
+        other.execute("UPDATE holdfast_locks SET token = ?", (B,))
+        other.execute("UPDATE holdfast_meta SET value = ? WHERE name = 'last_fence'", (2 * before.fence,))
+
+    assert isinstance(await store.acquire("t:k", A, ttl_ms=60_000), Busy)
+    after = await store.acquire("t:next", A, ttl_ms=60_000)
+    await store.close()
+
+    assert after == Grant(2 * before.fence + 1)
+
+
+async def test_nothing_is_remembered_of_a_transaction_that_was_rolled_back(tmp_path: Path) -> None:
+    store = made(tmp_path / "locks.db")
+    assert isinstance(store, SqliteStore)
+    await store.open()
+
+    def grant_and_fail(table: Table) -> None:
+        table.acquire(Ask("t:k", A, 60_000, 0, 1, "test", ""))
+        raise apsw.IOError
+
+    with pytest.raises(Unavailable):
+        await store._submit(grant_and_fail)
+    granted = await store.acquire("t:k", B, ttl_ms=60_000)
+    await store.close()
+
+    assert isinstance(granted, Grant)
 
 
 async def test_processes_share_a_file(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.effect import Effect, EffectState
-from holdfast.core.job import Event, Job, JobId, Risk, State, Tenant, step
+from holdfast.core.effect import Effect
+from holdfast.core.job import Job, JobId, Tenant, step
+from holdfast.core.states import EffectState, Event, Risk, State
 from holdfast.locks.runtime import SystemRuntime
 from holdfast.ports import Change, Store, Submission
 

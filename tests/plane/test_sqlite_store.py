@@ -11,8 +11,7 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.core.effect import EffectState
-from holdfast.core.job import Event, State
+from holdfast.core.states import EffectState, Event, State
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import StoreUnavailable
 from holdfast.locks import LockClass, Locks

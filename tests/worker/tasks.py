@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from holdfast.worker import Fatal, Job, SyncJob, Worker
+from holdfast.worker import EffectAbsent, Fatal, Job, LeaseLost, SyncJob, Worker
 
 worker = Worker(name="tasks")
 """Its URL and slots are set by the test."""
@@ -137,13 +137,83 @@ def sleep_thread(job: SyncJob) -> None:
     mark(job, "finished")
 
 
+@worker.task("nested.thread", isolation="thread")
+def nested_thread(job: SyncJob) -> int:
+    """Runs a loop of its own, as the synchronous faces of many libraries do."""
+    asyncio.run(asyncio.sleep(0))
+    job.progress("ran")
+    return 1
+
+
 @worker.task("sleep.async", isolation="async")
+@worker.task("long-lease.sleep.async", isolation="async")
 async def sleep_async(job: Job) -> None:
     mark(job, "began")
     try:
         await asyncio.sleep(job.payload["seconds"])
     finally:
         mark(job, "ended")
+
+
+@worker.task("burn.async", isolation="async")
+async def burn_async(job: Job) -> int:
+    """Never gives the loop to anybody else."""
+    mark(job, "began")
+    end, turns = time.monotonic() + job.payload["seconds"], 0
+    while time.monotonic() < end:
+        turns += 1
+    return turns
+
+
+@worker.task("block.async", isolation="async")
+@worker.task("long-lease.block", isolation="async")
+async def block_async(job: Job) -> None:
+    mark(job, "began")
+    time.sleep(job.payload["seconds"])
+    mark(job, "finished")
+
+
+@worker.task("gil.async", isolation="async")
+async def gil_async(job: Job) -> None:
+    mark(job, "began")
+    sum(range(3_000_000_000))
+    mark(job, "finished")
+
+
+@worker.task("swallow.async", isolation="async")
+async def swallow_async(job: Job) -> None:
+    """Does not let itself be cancelled."""
+    mark(job, "began")
+    end = time.monotonic() + job.payload["seconds"]
+    while time.monotonic() < end:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.01)
+    mark(job, "finished")
+
+
+@worker.task("told.async", isolation="async")
+async def told_async(job: Job) -> None:
+    mark(job, "began")
+    try:
+        await asyncio.sleep(job.payload["seconds"])
+    except asyncio.CancelledError:
+        try:
+            job.check()
+        except LeaseLost as lost:
+            mark(job, f"lost:{lost.why}")
+        raise
+
+
+@worker.task("told.thread", isolation="thread")
+def told_thread(job: SyncJob) -> None:
+    mark(job, "began")
+    try:
+        while True:
+            job.check()
+            time.sleep(0.01)
+    except LeaseLost as lost:
+        mark(job, f"lost:{lost.why}")
+        raise
 
 
 def charge(file: str, amount: int, *, idempotency_key: str = "") -> dict[str, Any]:
@@ -175,6 +245,24 @@ async def charge_killed(job: Job) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
 
     return await job.once("charge", charge_and_die)
+
+
+def declined(job: Job | SyncJob) -> str:
+    """The bank says no the first time, and says so."""
+    mark(job, "tried")
+    if job.attempt == 1:
+        raise EffectAbsent("card declined") from PermissionError("declined")
+    return "paid"
+
+
+@worker.task("charge.declined")
+async def charge_declined(job: Job) -> Any:
+    return await job.once("charge", declined, job)
+
+
+@worker.task("charge.declined.sync")
+def charge_declined_sync(job: SyncJob) -> Any:
+    return job.once("charge", declined, job)
 
 
 @worker.task("charge.cancelled")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from worker_plane import TASKS, Client, connected, marks, plane, wait_marked
+from worker_plane import TASKS, Client, connected, marks, plane, wait_marked, way
 
 from holdfast.worker import serving
 
@@ -29,6 +29,13 @@ async def test_handler_in_the_worker_returns_its_result(url: str, client: Client
         job = await client.run(topic, {"n": 1})
 
     assert (job["state"], job["result"], job["attempts"]) == ("SUCCEEDED", {"n": 1}, 1)
+
+
+async def test_function_in_a_thread_may_run_a_loop_of_its_own(url: str, client: Client) -> None:
+    async with serving(TASKS, url=url, slots=1):
+        job = await client.run("nested.thread")
+
+    assert (job["state"], job["progress"]) == ("SUCCEEDED", "ran")
 
 
 @pytest.mark.parametrize("topic", ["echo", "echo.sync"])
@@ -88,6 +95,30 @@ async def test_cancel_reaches_the_handler(url: str, client: Client, tmp_path: Pa
     assert marks(file)[-1][0] == last
 
 
+async def test_cancel_does_not_wait_for_a_renewal(url: str, client: Client, tmp_path: Path) -> None:
+    """With a lease of a minute and every slot taken."""
+    file = tmp_path / "marks"
+    async with serving(TASKS, url=url, slots=1):
+        job_id = await client.submit("long-lease.sleep", {"file": str(file), "seconds": 60})
+        await wait_marked(file, "began")
+        await client.cancel(job_id)
+        job = await client.wait_ended(job_id, within_s=1)
+
+    assert job["state"] == "CANCELLED"
+
+
+async def test_claim_whose_reply_was_lost_does_not_cost_a_lease(url: str, client: Client, tmp_path: Path) -> None:
+    file = tmp_path / "marks"
+    async with way(url, lose=(b'"job_id"', b"/v1/work/claim")) as (lossy, lossy_way):
+        async with serving(TASKS, url=lossy, slots=1):
+            job_id = await client.submit("long-lease.sleep", {"file": str(file), "seconds": 0})
+            job = await client.wait_ended(job_id, within_s=5)
+
+    assert lossy_way.lose is None  # it did happen
+    assert (job["state"], job["attempts"], job["schedulings"]) == ("SUCCEEDED", 1, 1)
+    assert [what for what, _, _ in marks(file)] == ["began", "finished"]
+
+
 async def test_handler_that_ignores_a_cancel_is_killed_after_its_grace(
     url: str, client: Client, tmp_path: Path
 ) -> None:
@@ -106,7 +137,8 @@ async def test_running_timeout_ends_the_handler(url: str, client: Client, tmp_pa
     async with serving(TASKS, url=url, slots=1):
         job = await client.run("sleep.brief", {"file": str(file), "seconds": 60})
 
-    assert job["error"]["code"] == "running-timeout"
+    # The same end as if the reconciler had been first.
+    assert (job["state"], job["error"]["code"], job["attempts"]) == ("TIMEOUT", "running-timeout", 1)
     assert "finished" not in file.read_text()
 
 
@@ -119,6 +151,22 @@ async def test_effect_is_remembered_by_the_next_attempt(url: str, client: Client
     assert (job["state"], job["attempts"], job["result"]["amount"]) == ("SUCCEEDED", 2, 42)
     [line] = file.read_text().splitlines()
     assert line == f"charged 42 {job['result']['key']}"
+
+
+@pytest.mark.parametrize("topic", ["charge.declined", "charge.declined.sync"])
+async def test_effect_that_did_not_happen_for_certain_is_tried_again_without_a_person(
+    url: str, client: Client, tmp_path: Path, topic: str
+) -> None:
+    file = tmp_path / "marks"
+    async with serving(TASKS, url=url, slots=1):
+        job_id = await client.submit(topic, {"file": str(file)}, risk="high")
+        await client.wait_event(job_id, "job.retried")
+        error = (await client.get(job_id))["error"]
+        job = await client.wait_ended(job_id)
+        [effect] = await client.effects(job_id)
+
+    assert (error["code"], job["state"], job["result"], job["attempts"]) == ("PermissionError", "SUCCEEDED", "paid", 2)
+    assert (effect["state"], len(marks(file))) == ("committed", 2)
 
 
 async def test_effect_of_a_killed_child_waits_for_a_person_and_is_not_repeated(

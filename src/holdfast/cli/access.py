@@ -12,30 +12,12 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from holdfast.cli.output import FORMATS
+from holdfast.cli.refusals import Away, refusal
 
 if TYPE_CHECKING:
     from holdfast.locks.port import LockStore
 
 T = TypeVar("T")
-
-
-class Refusal(click.ClickException):
-    """One line on stderr, and an exit code that says what kind of no it is."""
-
-    def format_message(self) -> str:
-        return " ".join(self.message.split())
-
-
-class NotHeld(Refusal):
-    exit_code = 3
-
-
-class NotYours(Refusal):
-    exit_code = 4
-
-
-class StoreUnavailable(Refusal):
-    exit_code = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +55,15 @@ class Access:
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="'--store' (or HOLDFAST_STORE)") from error
         except Unavailable as error:
-            raise StoreUnavailable(f"{error}. {_next_step(error.applied)}") from error
+            raise refusal(error, then=_next_step(error.applied)) from error
         except LockError as error:
-            raise StoreUnavailable(str(error)) from error
+            raise refusal(error, then="") from error
 
     def _check_url(self) -> None:
         parts = urlsplit(self.url)
         # A store makes its file when it opens it: a mistyped name must not be answered with "nothing is held".
         if parts.scheme == "sqlite" and parts.path and not Path(unquote(parts.path).removeprefix("/")).exists():
-            raise StoreUnavailable(
+            raise Away(
                 f"sqlite://{parts.path}: no such file. Name the store your program uses with --store or HOLDFAST_STORE"
             )
 

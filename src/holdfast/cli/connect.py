@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from holdfast.cli.access import Refusal
 from holdfast.cli.output import FORMATS
+from holdfast.cli.refusals import Misused, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,32 +29,6 @@ T = TypeVar("T")
 DEFAULTS = {"url": "http://127.0.0.1:7070", "tenant": "default"}
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _API_KEY = re.compile(r"[!-~]*")
-
-
-class Failed(Refusal):
-    exit_code = 1
-
-
-class Unknown(Refusal):
-    exit_code = 3
-
-
-class Clash(Refusal):
-    exit_code = 4
-
-
-class Away(Refusal):
-    exit_code = 5
-
-
-class TookTooLong(Refusal):
-    exit_code = 6
-
-
-class Misused(Refusal):
-    """As click's own usage errors, but in one line and without the usage: the plane said it."""
-
-    exit_code = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +54,7 @@ class Connection:
     @contextmanager
     def plane(self, *, hint: str = "") -> Iterator[Client]:
         """The plane's client. What goes wrong becomes a `Refusal` of one line, ending in `hint` if it fits."""
-        from msgspec import DecodeError  # noqa: PLC0415  (`holdfast --help` speaks to nobody)
-
-        from holdfast.client import Client  # noqa: PLC0415
+        from holdfast.client import Client  # noqa: PLC0415  (`holdfast --help` speaks to nobody)
         from holdfast.errors import HoldfastError  # noqa: PLC0415
 
         self.check()
@@ -91,8 +63,6 @@ class Connection:
                 yield client
         except HoldfastError as error:
             self.refuse(error, hint)
-        except DecodeError as error:
-            raise Away(f"{self.url.value} does not answer like a plane: {error}. Check --url") from error
 
     def ask(self, question: Callable[[Client], T], *, hint: str = "") -> T:
         with self.plane(hint=hint) as client:
@@ -100,11 +70,7 @@ class Connection:
 
     def check(self) -> None:
         """What would fail later with less clear words. Values are not repeated: they may contain a secret."""
-        url, where = _split(self.url.value), f"the URL of the plane (from {self.url.origin})"
-        if url is None:
-            raise Misused(f"{where} must look like http://127.0.0.1:7070. Set it with --url or HOLDFAST_URL")
-        if "@" in url:
-            raise Misused(f"{where} contains a password. Take it out, and set HOLDFAST_API_KEY")
+        check_url(self.url.value, self.url.origin)
         if not _TENANT.fullmatch(self.tenant.value):
             raise Misused(
                 f"the tenant (from {self.tenant.origin}) may have up to 64 letters, digits, and '_', '.' or '-' inside"
@@ -113,33 +79,37 @@ class Connection:
             raise Misused("HOLDFAST_API_KEY contains spaces or characters outside ASCII")
 
     def refuse(self, error: HoldfastError, hint: str) -> NoReturn:
-        """The error as a refusal: which exit code, and which command to run next."""
+        from holdfast.errors import Unauthorized  # noqa: PLC0415
+
+        said = f"{self.url.value} refuses the API key" if isinstance(error, Unauthorized) else ""
+        raise refusal(error, then=self._next_step(error, hint), said=said) from error
+
+    def _next_step(self, error: HoldfastError, hint: str) -> str:
         from holdfast import errors  # noqa: PLC0415
 
-        said = str(error).rstrip(".")
         match error:
-            case errors.NotFound():
-                raise Unknown(_sentences(said, hint)) from error
             case errors.VersionMismatch():
-                raise Clash(_sentences(said, "Look again with `holdfast job get`")) from error
+                return "Look again with `holdfast job get`"
             case errors.KeyReused():
-                raise Clash(_sentences(said, "Take a new --key, or repeat the first submission exactly")) from error
-            case errors.Conflict():
-                raise Clash(_sentences(said, hint)) from error
+                return "Take a new --key, or repeat the first submission exactly"
+            case errors.NotFound() | errors.Conflict():
+                return hint
             case errors.PlaneUnavailable():
-                raise Away(_sentences(said, _reach(self.url, applied=error.applied))) from error
+                return _reach(self.url, applied=error.applied)
             case errors.Unauthorized():
-                raise Away(f"{self.url.value} refuses the API key. Set HOLDFAST_API_KEY to the plane's own") from error
+                return "Set HOLDFAST_API_KEY to the plane's own"
             case errors.TooMany():
-                raise Away(_sentences(said, f"Repeat it after {error.retry_after_s:.0f} s")) from error
-            case _ if error.status >= 500:
-                raise Away(_sentences(said, "Repeat it; the plane's log says more")) from error
+                return f"Repeat it after {max(1.0, error.retry_after_s):.0f} s"
             case _:
-                raise Misused(_sentences(said, "")) from error
+                return "Repeat it; the plane's log says more" if error.status >= 500 else ""
 
 
-def _sentences(said: str, then: str) -> str:
-    return f"{said}. {then}" if then else said
+def check_url(url: str, origin: str) -> None:
+    location, where = _split(url), f"the URL of the plane (from {origin})"
+    if location is None:
+        raise Misused(f"{where} must look like http://127.0.0.1:7070. Set it with --url or HOLDFAST_URL")
+    if "@" in location:
+        raise Misused(f"{where} contains a password. Take it out, and set HOLDFAST_API_KEY")
 
 
 def _split(url: str) -> str | None:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.connect import Connection, Unknown, with_plane
+from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.job import Json
 from holdfast.cli.output import json_value, moment, print_row, text
+from holdfast.cli.refusals import Absent
 from holdfast.cli.repeat import Page, page, show_page, with_limit, with_watch
-from holdfast.core.effect import EffectState
+from holdfast.core.states import EffectState
 
 if TYPE_CHECKING:
     from holdfast.api import EffectView
@@ -58,7 +59,7 @@ def show(connection: Connection, *, job_id: str, key: str) -> None:
 
     found = connection.ask(find)
     if found is None:
-        raise Unknown(f"job {job_id} has no effect {key!r}. `holdfast effect list --job {job_id}` shows what it has")
+        raise Absent(f"job {job_id} has no effect {key!r}. `holdfast effect list --job {job_id}` shows what it has")
     _show(found, connection.output)
     if found.state == EffectState.UNKNOWN:
         click.echo(

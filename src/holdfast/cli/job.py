@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.connect import Connection, Failed, TookTooLong, with_plane
+from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.output import Column, json_value, moment, print_row, printable, text
+from holdfast.cli.refusals import Failed, TookTooLong
 from holdfast.cli.repeat import Page, page, show_page, with_pages, with_watch
-from holdfast.core.job import LIVE, TERMINAL, Risk, State
+from holdfast.core.states import LIVE, TERMINAL, Risk, State
 
 if TYPE_CHECKING:
     from holdfast.api import EventView, JobView
@@ -170,11 +171,8 @@ def watch(connection: Connection, *, job_id: str | None, kinds: tuple[str, ...])
             for event in client.watch(kinds=kinds):
                 _print_event(event, connection.output, whose=True)
             return
-        client.get(job_id)  # a stream about nobody would be silent for ever
-        # Its end must be heard, whatever is shown.
-        for event in client.watch(job_id):
-            if not kinds or any(_is_of(event.kind, kind) for kind in kinds):
-                _print_event(event, connection.output, whose=False)
+        for event in client.watch(job_id, kinds=kinds):
+            _print_event(event, connection.output, whose=False)
         ended = client.get(job_id)
     _check_success(ended)
 
@@ -259,10 +257,6 @@ def _columns(row: dict[str, Any]) -> Iterator[Column]:
     yield text("version")
 
 
-def _is_of(kind: str, wanted: str) -> bool:
-    return kind == wanted or (wanted.endswith("*") and kind.startswith(wanted[:-1]))
-
-
 def _print_event(event: EventView, output: str, *, whose: bool) -> None:
     """A line of a stream: nobody knows yet how wide the columns will be."""
     from msgspec import to_builtins  # noqa: PLC0415
@@ -273,4 +267,3 @@ def _print_event(event: EventView, output: str, *, whose: bool) -> None:
         return
     columns = [_EVENT[0], *([text("job_id")] if whose else []), *_EVENT[1:]]
     click.echo("  ".join(show(row).ljust(_STREAM_WIDTHS.get(name, 0)) for name, show in columns).rstrip())
-    sys.stdout.flush()

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.access import Access, NotHeld, NotYours, with_access
+from holdfast.cli.access import Access, with_access
 from holdfast.cli.output import moment, print_row, print_rows, printable, seconds_left, text
+from holdfast.cli.refusals import Absent, Clash
 
 if TYPE_CHECKING:
     from holdfast.locks.port import Holder, LockStore, Ownership
@@ -70,7 +71,7 @@ def history(access: Access, *, key: str, limit: int) -> None:
 
     rows = access.ask(read)
     if not rows:
-        raise NotHeld(f"nothing is known about {whole!r}. `holdfast lock list` shows the keys that are held")
+        raise Absent(f"nothing is known about {whole!r}. `holdfast lock list` shows the keys that are held")
     print_rows(rows, _HISTORY, access.output)
 
 
@@ -116,7 +117,7 @@ def _expiry(granted: dict[str, Any]) -> dict[str, Any]:
 def _release(access: Access, key: str, token: str) -> None:
     if not access.ask(lambda store: store.release(key, token)):
         holder = _get_holder(access, key)
-        raise NotYours(
+        raise Clash(
             f"{key!r} is held by {printable(holder.holder)} (fence {holder.fence}) with another token. "
             f"An operator ends it with --fence {holder.fence} --reason TEXT",
         )
@@ -133,7 +134,7 @@ def _evict(access: Access, key: str, fence: int, reason: str, *, ask_first: bool
         )
     if not access.ask(lambda store: store.evict(key, fence, reason=reason)):
         holder = _get_holder(access, key)
-        raise NotYours(
+        raise Clash(
             f"{key!r} has fence {holder.fence} now, not {fence}: {printable(holder.holder)} took over. "
             f"Look again with `holdfast lock show {key}`",
         )
@@ -144,7 +145,7 @@ def _evict(access: Access, key: str, fence: int, reason: str, *, ask_first: bool
 def _get_holder(access: Access, key: str) -> Holder:
     holder = access.ask(lambda store: store.find_holder(key))
     if holder is None:
-        raise NotHeld(f"{key!r} is not held. `holdfast lock history {key}` tells what became of it")
+        raise Absent(f"{key!r} is not held. `holdfast lock history {key}` tells what became of it")
     return holder
 
 

@@ -8,8 +8,9 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from holdfast.cli.connect import Away, Connection
+from holdfast.cli.connect import Connection
 from holdfast.cli.output import Column, print_rows
+from holdfast.cli.refusals import Away
 
 if TYPE_CHECKING:
     from holdfast.client import Client

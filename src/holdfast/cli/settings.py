@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from holdfast.cli.connect import Connection, config_file, read_profiles, with_plane
 from holdfast.cli.output import print_rows, text
+from holdfast.cli.refusals import Misused
 
 _SETTING = [text("name"), text("value"), text("origin")]
 
@@ -16,8 +19,12 @@ def config() -> None:
 
 
 @config.command("list")
+@click.option(
+    "--config", "file", type=click.Path(dir_okay=False, path_type=Path), envvar="HOLDFAST_CONFIG", show_envvar=True,
+    help="Also what a plane runs with that is started with this file: timeouts, retention and the rest.",
+)  # fmt: skip
 @with_plane
-def list_settings(connection: Connection) -> None:
+def list_settings(connection: Connection, *, file: Path | None) -> None:
     """The settings in force and where each was set: option, environment, profile, default. Asks no plane."""
     connection.check()
     path = config_file()
@@ -30,7 +37,17 @@ def list_settings(connection: Connection) -> None:
         {"name": "profile", "value": connection.profile or "-", "origin": str(path)},
         {"name": "profiles", "value": ", ".join(profiles) or "-", "origin": str(path)},
     ]
-    print_rows(rows, _SETTING, connection.output)
+    print_rows(rows + _of_plane(file), _SETTING, connection.output)
+
+
+def _of_plane(file: Path | None) -> list[dict[str, str]]:
+    from holdfast.config import explain  # noqa: PLC0415  (`holdfast --help` reads no settings)
+    from holdfast.errors import HoldfastError  # noqa: PLC0415
+
+    try:
+        return [setting._asdict() for setting in explain(file)] if file is not None else []
+    except HoldfastError as error:
+        raise Misused(str(error)) from error
 
 
 @click.command()

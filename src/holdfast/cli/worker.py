@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.connect import Away, Connection, Misused, api_key_given, choose_profile, with_plane
+from holdfast.cli.connect import Connection, api_key_given, check_url, choose_profile, with_plane
 from holdfast.cli.output import Column, Row, moment, print_row, printable, text
 from holdfast.cli.plane import log_to_stderr, verbosely
+from holdfast.cli.refusals import Away, Misused
 from holdfast.cli.repeat import Page, page, show_page, with_watch
 
 if TYPE_CHECKING:
+    from holdfast.api import Workers
     from holdfast.client import Client
 
 
@@ -65,6 +67,8 @@ def run(
     log_to_stderr(verbose=verbose)
     if url is None and profile is not None:
         url = choose_profile(profile)[1].get("url")
+    if url is not None:
+        check_url(url, "--url, HOLDFAST_URL or the profile")
     try:
         serve(target, url=url, name=name, pool=pool, slots=slots, api_key=api_key_given() or None)
     except (BrokenWorker, ImportError, ValueError) as error:
@@ -81,9 +85,19 @@ def list_workers(connection: Connection, *, watch: bool) -> None:
 
     def read(client: Client) -> Page:
         empty = "no worker is known; start one with `holdfast worker MODULE:WORKER`"
-        return page(client.workers().items, None, empty=empty)
+        known = client.workers()
+        found = page(known.items, None, empty=empty)
+        # Not while watching: the age is another one each time.
+        return found if watch or not known.items else found._replace(remark=_freshness(known))
 
     show_page(connection, read, _LINE, watch=watch)
+
+
+def _freshness(known: Workers) -> str:
+    """How old the list is that another replica of the plane would start with."""
+    if known.snapshot_age_s is None:
+        return "the list is not in the store yet"
+    return f"in the store as of {known.snapshot_age_s:.1f} s ago, written by {known.snapshot_writer or 'nobody now'}"
 
 
 @worker.command()

@@ -7,6 +7,8 @@
 What the plane refuses is raised as the class of `holdfast.errors` that has the problem's code.
 Reads, and submissions that carry an idempotency key, are repeated when the plane cannot be
 reached or says that a repetition may help. Nothing else is: whether it happened is not known.
+
+`asks` is what can be asked, `verbs` makes methods of it; `sync_client` and `async_client` only wait.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""The requests of a client, as values: both clients send the same ones."""
+"""The requests of a client, as values. Each function here is a verb of both clients, with its signature and promise."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypedDict, TypeVar
+from functools import cache
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
 import msgspec
@@ -12,9 +13,9 @@ import msgspec
 from holdfast import api
 
 T = TypeVar("T")
+Read = Callable[[bytes], T]
 
 ANSWER_S = 10.0
-LONG_POLL_S = 30.0
 
 
 class Limits(TypedDict, total=False):
@@ -41,89 +42,138 @@ class JobsWanted(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask(Generic[T]):
-    """One request, as a value: both clients send the same ones."""
-
     method: str
     path: str
-    reply: type[T]
+    read: Read[T]
     body: msgspec.Struct | None = None
     query: Sequence[tuple[str, str]] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
     answer_s: float = ANSWER_S
     repeatable: bool = False
+    """Doing it twice is doing it once."""
 
     def arguments(self) -> dict[str, Any]:
+        """As httpx wants it."""
         headers = dict(self.headers)
         if self.body is not None:
             headers["content-type"] = "application/json"
-        content = None if self.body is None else msgspec.json.encode(self.body)
         return {
             "method": self.method,
             "url": self.path,
             "params": list(self.query) or None,
             "headers": headers,
-            "content": content,
+            "content": None if self.body is None else msgspec.json.encode(self.body),
             "timeout": self.answer_s,
         }
 
-    def read(self, content: bytes) -> T:
-        return msgspec.json.decode(content, type=self.reply)
+
+def submit(
+    topic: str, payload: Any = None, *, idempotency_key: str | None = None, **limits: Unpack[Limits]
+) -> Ask[api.JobView]:
+    """Durable when it returns. With a key, the same submission again gives the same job."""
+    new = api.NewJob(topic=topic, payload=payload, idempotency_key=idempotency_key, **limits)
+    return _post("/v1/jobs", _as(api.JobView), new, repeatable=idempotency_key is not None)
 
 
-def get(path: str, reply: type[T], *query: tuple[str, object], answer_s: float = ANSWER_S) -> Ask[T]:
-    given = [(name, str(value)) for name, value in query if value is not None]
-    return Ask(method="GET", path=path, reply=reply, query=given, answer_s=answer_s, repeatable=True)
-
-
-def submit(new: api.NewJob) -> Ask[api.JobView]:
-    keyed = new.idempotency_key is not None
-    return Ask(method="POST", path="/v1/jobs", reply=api.JobView, body=new, repeatable=keyed)
-
-
-def submit_many(jobs: Sequence[api.NewJob]) -> Ask[api.SubmittedJobs]:
+def submit_many(jobs: Sequence[api.NewJob]) -> Ask[Sequence[api.Submitted]]:
+    """One answer per job, in order; a bad one does not fail the others."""
     keyed = all(new.idempotency_key is not None for new in jobs)
-    body = api.NewJobs(jobs=list(jobs))
-    return Ask(method="POST", path="/v1/jobs:batch", reply=api.SubmittedJobs, body=body, repeatable=keyed)
+    read = _as(api.SubmittedJobs)
+    return _post("/v1/jobs:batch", lambda raw: read(raw).jobs, api.NewJobs(jobs=list(jobs)), repeatable=keyed)
 
 
-def job(job_id: str, *, wait_s: float = 0.0) -> Ask[api.JobView]:
-    return get(f"/v1/jobs/{part(job_id)}", api.JobView, ("wait", wait_s or None), answer_s=ANSWER_S + wait_s)
+def get(job_id: str) -> Ask[api.JobView]:
+    return _get(f"/v1/jobs/{_part(job_id)}", _as(api.JobView))
 
 
-def jobs(wanted: JobsWanted) -> Ask[api.JobPage]:
+def get_later(job_id: str, wait_s: float) -> Ask[api.JobView]:
+    """The job when it is terminal, or as it is after `wait_s`."""
+    return _get(f"/v1/jobs/{_part(job_id)}", _as(api.JobView), ("wait", wait_s), answer_s=ANSWER_S + wait_s)
+
+
+def list_jobs(**wanted: Unpack[JobsWanted]) -> Ask[api.JobPage]:
+    """A page of jobs, newest first."""
     labels = [("label", f"{name}={value}") for name, value in wanted.get("labels", {}).items()]
-    fields = [("state", wanted.get("state")), ("topic", wanted.get("topic")), ("worker", wanted.get("worker"))]
-    place = [("cursor", wanted.get("cursor")), ("limit", wanted.get("limit"))]
-    return get("/v1/jobs", api.JobPage, *fields, *labels, *place)
+    names = ("state", "topic", "worker", "cursor", "limit")
+    return _get("/v1/jobs", _as(api.JobPage), *((name, wanted.get(name)) for name in names), *labels)
 
 
-def events(job_id: str, cursor: str | None, limit: int) -> Ask[api.EventPage]:
-    return get(f"/v1/jobs/{part(job_id)}/events", api.EventPage, ("cursor", cursor), ("limit", limit))
+def list_events(job_id: str, *, cursor: str | None = None, limit: int = 100) -> Ask[api.EventPage]:
+    """A page of a job's history, oldest first."""
+    return _get(f"/v1/jobs/{_part(job_id)}/events", _as(api.EventPage), ("cursor", cursor), ("limit", limit))
 
 
-def cancel(job_id: str, reason: str, version: int | None) -> Ask[api.JobView]:
+def cancel(job_id: str, *, reason: str = "", version: int | None = None) -> Ask[api.JobView]:
+    """Ends it at once before it runs; asks its worker afterwards. With a version, only if it still has that one."""
+    body = api.CancelJob(reason=reason)
     headers = {} if version is None else {"if-match": f'"{version}"'}
-    path, body = f"/v1/jobs/{part(job_id)}:cancel", api.CancelJob(reason=reason)
-    return Ask(method="POST", path=path, reply=api.JobView, body=body, headers=headers, repeatable=version is None)
+    # Repeated under a version, it would be refused because of its own first success.
+    path, repeatable = f"/v1/jobs/{_part(job_id)}:cancel", version is None
+    return _post(path, _as(api.JobView), body, headers=headers, repeatable=repeatable)
 
 
-def again(path: str) -> Ask[api.JobView]:
-    """Retry and replay happen once, however often they are said."""
-    return Ask(method="POST", path=path, reply=api.JobView, repeatable=True)
+def retry(job_id: str) -> Ask[api.JobView]:
+    """A new job like this one, which ended badly. However often it is said, it happens once."""
+    return _post(f"/v1/jobs/{_part(job_id)}:retry", _as(api.JobView), repeatable=True)
 
 
-def effects(state: str | None, job_id: str | None, limit: int) -> Ask[api.Effects]:
-    return get("/v1/effects", api.Effects, ("state", state), ("job", job_id), ("limit", limit))
+def dead_letters(*, cursor: str | None = None, limit: int = 100) -> Ask[api.DeadLetterPage]:
+    """A page of dead letters, newest first, without their events."""
+    return _get("/v1/dead-letters", _as(api.DeadLetterPage), ("cursor", cursor), ("limit", limit))
 
 
-def resolve(job_id: str, key: str, found: api.ResolveEffect) -> Ask[api.EffectView]:
-    path = f"/v1/effects/{part(job_id)}/{part(key)}:resolve"
-    return Ask(method="POST", path=path, reply=api.EffectView, body=found)
+def dead_letter(number: int) -> Ask[api.DeadLetterView]:
+    return _get(f"/v1/dead-letters/{number}", _as(api.DeadLetterView))
 
 
-def drain(worker: str) -> Ask[api.Nothing]:
-    return Ask(method="POST", path=f"/v1/workers/{part(worker)}:drain", reply=api.Nothing, repeatable=True)
+def replay(number: int) -> Ask[api.JobView]:
+    """The job of a dead letter anew. However often it is said, it happens once."""
+    return _post(f"/v1/dead-letters/{number}:replay", _as(api.JobView), repeatable=True)
 
 
-def part(text: str) -> str:
+def effects(*, state: str | None = None, job_id: str | None = None, limit: int = 100) -> Ask[api.Effects]:
+    return _get("/v1/effects", _as(api.Effects), ("state", state), ("job", job_id), ("limit", limit))
+
+
+def resolve_effect(job_id: str, key: str, found: api.ResolveEffect) -> Ask[api.EffectView]:
+    """Say what became of an unknown effect."""
+    return _post(f"/v1/effects/{_part(job_id)}/{_part(key)}:resolve", _as(api.EffectView), found)
+
+
+def workers() -> Ask[api.Workers]:
+    return _get("/v1/workers", _as(api.Workers))
+
+
+def drain(worker: str) -> Ask[None]:
+    """Give the worker nothing more."""
+    return _post(f"/v1/workers/{_part(worker)}:drain", lambda _: None, repeatable=True)
+
+
+def locks(*, family: str | None = None, cursor: str | None = None, limit: int = 100) -> Ask[api.LocksPage]:
+    """A page of held locks, in key order; of one lock class, if `family` names it."""
+    return _get("/v1/locks", _as(api.LocksPage), ("family", family), ("cursor", cursor), ("limit", limit))
+
+
+def _get(path: str, read: Read[T], *query: tuple[str, object], answer_s: float = ANSWER_S) -> Ask[T]:
+    given = [(name, str(value)) for name, value in query if value is not None]
+    return Ask(method="GET", path=path, read=read, query=given, answer_s=answer_s, repeatable=True)
+
+
+def _post(
+    path: str,
+    read: Read[T],
+    body: msgspec.Struct | None = None,
+    *,
+    headers: Mapping[str, str] | None = None,
+    repeatable: bool = False,
+) -> Ask[T]:
+    return Ask(method="POST", path=path, read=read, body=body, headers=headers or {}, repeatable=repeatable)
+
+
+@cache
+def _as(reply: type[T]) -> Read[T]:
+    return msgspec.json.Decoder(reply).decode
+
+
+def _part(text: str) -> str:
     return quote(text, safe="")

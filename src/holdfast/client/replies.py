@@ -1,8 +1,8 @@
-"""What comes back: errors as their classes, event streams as events, and when to ask again."""
+"""What comes back: answers, errors as their classes, and whether to ask again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import httpx2
@@ -10,15 +10,38 @@ import msgspec
 
 from holdfast import api, errors
 from holdfast.client.asks import ANSWER_S, Ask
-from holdfast.core.job import TERMINAL
 from holdfast.errors import HoldfastError, PlaneUnavailable
 
 T = TypeVar("T")
 
-SILENCE_S = 40.0
-"""An event stream says something at least every 15 s; after this it is taken for dead."""
 PAUSES_S = (0.1, 0.4, 1.0)
 """Between the tries of what may be repeated."""
+RETRY_AFTER_S_MAX = 5.0
+"""A plane that asks for more patience than this is not asked again: the caller has better things to do."""
+KEEP_S = 3.0
+"""How long an idle connection is used again. Less than a plane keeps it open: a request that meets a
+connection just being closed may or may not have been obeyed."""
+
+
+def options(url: str, api_key: str, tenant: str) -> dict[str, Any]:
+    """What both kinds of httpx client are made with."""
+    headers = {"holdfast-tenant": tenant}
+    if api_key:
+        headers["authorization"] = f"Bearer {api_key}"
+    limits = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=KEEP_S)
+    # A plane is a neighbour: the environment's proxies are for the world outside.
+    return {"base_url": url, "headers": headers, "timeout": ANSWER_S, "limits": limits, "trust_env": False}
+
+
+def read(ask: Ask[T], response: httpx2.Response) -> T:
+    """The answer. Raises the error that the response stands for."""
+    if response.status_code >= 400:
+        raise to_error(response)
+    try:
+        return ask.read(response.content)
+    except msgspec.DecodeError as why:
+        detail = f"does not answer like a plane ({why}); check the URL"
+        raise PlaneUnavailable(_address(response.url), detail, applied=None) from why
 
 
 def to_error(response: httpx2.Response) -> HoldfastError:
@@ -26,7 +49,9 @@ def to_error(response: httpx2.Response) -> HoldfastError:
     try:
         told = msgspec.json.decode(response.content, type=api.Problem)
     except msgspec.DecodeError:
-        # Not from a plane, or not from one alone: a proxy's page.
+        if response.status_code in {502, 503, 504}:
+            # Not from a plane: a proxy's page, which says that there is none behind it now.
+            return PlaneUnavailable(_address(response.url), response.reason_phrase, applied=None)
         told = api.Problem(type="", title="", status=response.status_code, code="", detail=response.reason_phrase)
     return _error(told, response.headers.get("retry-after", ""))
 
@@ -38,7 +63,7 @@ def _error(told: api.Problem, retry_after: str) -> HoldfastError:
     error.args = (told.detail or told.title,)
     values = {"status": told.status, "code": told.code or known.code, "retryable": told.retryable}
     values |= {"job_id": told.job_id, "current_fence": told.current_fence, "applied": None}
-    values["retry_after_s"] = float(retry_after) if retry_after.isdigit() else 1.0
+    values["retry_after_s"] = float(retry_after) if retry_after.isdecimal() else 0.0
     for name, value in values.items():
         setattr(error, name, value)
     return error
@@ -55,51 +80,26 @@ _CLASSES = {known.code: known for known in _classes(HoldfastError) if known.__mo
 
 def unreachable(url: httpx2.URL, error: httpx2.TransportError) -> PlaneUnavailable:
     never_sent = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
-    address = f"{url.scheme}://{url.host}:{url.port or 80}"
-    return PlaneUnavailable(address, str(error) or type(error).__name__, applied=False if never_sent else None)
+    return PlaneUnavailable(_address(url), str(error) or type(error).__name__, applied=False if never_sent else None)
 
 
-def worth_repeating(ask: Ask[T], error: HoldfastError) -> bool:
-    if isinstance(error, PlaneUnavailable) and error.applied is False:
-        return True
-    return ask.repeatable and error.retryable
+def _address(url: httpx2.URL) -> str:
+    return f"{url.scheme}://{url.netloc.decode()}"
 
 
-class Watching:
-    """A subscription's place in the stream of events, kept over reconnections."""
+class Tries:
+    """The tries of one request."""
 
-    def __init__(self, job_id: str | None, kinds: Sequence[str], after: int | None) -> None:
-        self._job_id = job_id
-        self._kinds = kinds
-        # A job's history is short and wanted whole; everybody's begins now.
-        self._after = 0 if after is None and job_id is not None else after
-        self._event = ""
-        self.ended = False
+    def __init__(self, *, repeatable: bool, jitter: Callable[[float], float]) -> None:
+        self._repeatable = repeatable
+        self._jitter = jitter
+        self._pauses_s = iter(PAUSES_S)
 
-    def query(self) -> httpx2.QueryParams:
-        given = [("job", self._job_id), ("after", self._after), *(("kind", kind) for kind in self._kinds)]
-        return httpx2.QueryParams([(name, value) for name, value in given if value is not None])
-
-    def hear(self, line: str) -> api.EventView | None:
-        """One line of the stream; the event that it completes, if it does."""
-        name, _, value = line.partition(": ")
-        if name == "event":
-            self._event = value
-        if name != "data":
-            return None
-        if self._event == "gap":
-            self._event = ""
-            self._after = msgspec.json.decode(value, type=dict[str, Any])["resume_after"]
-            return None
-        event = msgspec.json.decode(value, type=api.EventView)
-        self._after = event.number
-        self.ended = self._job_id is not None and event.state in TERMINAL
-        return event
-
-
-def options(url: str, api_key: str, tenant: str) -> dict[str, Any]:
-    headers = {"holdfast-tenant": tenant}
-    if api_key:
-        headers["authorization"] = f"Bearer {api_key}"
-    # A plane is a neighbour: the environment's proxies are for the world outside.
-    return {"base_url": url, "headers": headers, "timeout": ANSWER_S, "trust_env": False}
+    def pause_after(self, error: HoldfastError) -> float:
+        """How long to wait before the next try. Raises the error if there is to be none."""
+        never_sent = isinstance(error, PlaneUnavailable) and error.applied is False
+        pause_s = next(self._pauses_s, None)
+        told_s: float = getattr(error, "retry_after_s", 0.0)
+        if pause_s is None or told_s > RETRY_AFTER_S_MAX or not (never_sent or (self._repeatable and error.retryable)):
+            raise error
+        return max(self._jitter(pause_s), told_s)

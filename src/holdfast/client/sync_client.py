@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Self, TypeVar, Unpack
+from typing import Self, TypeVar
 
 import httpx2
 
 from holdfast import api
 from holdfast.client import asks, replies
-from holdfast.core.job import TERMINAL
+from holdfast.client.verbs import Verbs
+from holdfast.client.waiting import PAUSE_S, SILENCE_S, Outage, Waiting, Watching
+from holdfast.core.states import TERMINAL
 from holdfast.errors import HoldfastError
 from holdfast.locks.runtime import SYSTEM
 
 T = TypeVar("T")
 
 
-class Client:
+class Client(Verbs):
     def __init__(
         self,
         url: str = "http://127.0.0.1:7070",
@@ -37,102 +39,53 @@ class Client:
         self._http.close()
 
     def ask(self, ask: asks.Ask[T]) -> T:
-        for pause_s in (*replies.PAUSES_S, None):
+        tries = replies.Tries(repeatable=ask.repeatable, jitter=SYSTEM.jitter)
+        while True:
             try:
-                response = self._http.request(**ask.arguments())
+                return replies.read(ask, self._http.request(**ask.arguments()))
             except httpx2.TransportError as why:
                 error: HoldfastError = replies.unreachable(self._http.base_url, why)
-            else:
-                if response.status_code < 400:
-                    return ask.read(response.content)
-                error = replies.to_error(response)
-            if pause_s is None or not replies.worth_repeating(ask, error):
-                raise error
-            SYSTEM.sleep(SYSTEM.jitter(pause_s))
-        raise AssertionError("the last try answers or raises")
-
-    def submit(
-        self, topic: str, payload: Any = None, *, idempotency_key: str | None = None, **limits: Unpack[asks.Limits]
-    ) -> api.JobView:
-        """Durable when it returns. With a key, the same submission again gives the same job."""
-        return self.ask(
-            asks.submit(api.NewJob(topic=topic, payload=payload, idempotency_key=idempotency_key, **limits))
-        )
-
-    def submit_many(self, jobs: Sequence[api.NewJob]) -> Sequence[api.Submitted]:
-        """One answer per job, in order; a bad one does not fail the others."""
-        return (self.ask(asks.submit_many(jobs))).jobs
-
-    def get(self, job_id: str) -> api.JobView:
-        return self.ask(asks.job(job_id))
+            except HoldfastError as refused:
+                error = refused
+            SYSTEM.sleep(tries.pause_after(error))
 
     def wait(self, job_id: str, timeout: float | None = None) -> api.JobView:
-        """The job once it is terminal. Raises `TimeoutError`."""
-        until = float("inf") if timeout is None else SYSTEM.now() + timeout
+        """The job once it is terminal. Outlives a restart of the plane. Raises `TimeoutError`."""
+        now = SYSTEM.now
+        waiting, outage = Waiting(job_id, timeout, now()), Outage()
         while True:
-            job = self.ask(asks.job(job_id, wait_s=min(asks.LONG_POLL_S, max(0.0, until - SYSTEM.now()))))
-            if job.state in TERMINAL:
-                return job
-            if SYSTEM.now() >= until:
-                raise TimeoutError(f"job {job_id} is still {job.state}")
-
-    def list(self, **wanted: Unpack[asks.JobsWanted]) -> api.JobPage:
-        return self.ask(asks.jobs(wanted))
-
-    def events(self, job_id: str, *, cursor: str | None = None, limit: int = 100) -> api.EventPage:
-        return self.ask(asks.events(job_id, cursor, limit))
+            try:
+                job = self.ask(waiting.ask(now()))
+            except HoldfastError as error:
+                pause_s = outage.pause_after(error, now())
+            else:
+                if job.state in TERMINAL:
+                    return job
+                outage.reached()
+                pause_s = waiting.pause_after(job, now())
+            SYSTEM.sleep(SYSTEM.jitter(pause_s))
 
     def watch(
         self, job_id: str | None = None, *, kinds: Sequence[str] = (), after: int | None = None
     ) -> Iterator[api.EventView]:
         """Events as they happen, none left out, over reconnections. Of one job: from its beginning to its end."""
-        watching = replies.Watching(job_id, kinds, after)
+        watching, outage = Watching(job_id, kinds, after), Outage()
         while not watching.ended:
+            pause_s = PAUSE_S
             try:
-                with self._http.stream(
-                    "GET", "/v1/events", params=watching.query(), timeout=replies.SILENCE_S
-                ) as stream:
+                with self._http.stream("GET", "/v1/events", params=watching.query(), timeout=SILENCE_S) as stream:
                     if stream.status_code >= 400:
                         stream.read()
                         raise replies.to_error(stream)
                     for line in stream.iter_lines():
+                        outage.reached()
                         event = watching.hear(line)
                         if event is not None:
                             yield event
                         if watching.ended:
                             return
-            except httpx2.ConnectError as why:
-                raise replies.unreachable(self._http.base_url, why) from why
-            except httpx2.TransportError:
-                pass  # the stream broke: go on where it was
-            SYSTEM.sleep(SYSTEM.jitter(1.0))
-
-    def cancel(self, job_id: str, *, reason: str = "", version: int | None = None) -> api.JobView:
-        return self.ask(asks.cancel(job_id, reason, version))
-
-    def retry(self, job_id: str) -> api.JobView:
-        return self.ask(asks.again(f"/v1/jobs/{asks.part(job_id)}:retry"))
-
-    def dead_letters(self, *, cursor: str | None = None, limit: int = 100) -> api.DeadLetterPage:
-        return self.ask(asks.get("/v1/dead-letters", api.DeadLetterPage, ("cursor", cursor), ("limit", limit)))
-
-    def dead_letter(self, number: int) -> api.DeadLetterView:
-        return self.ask(asks.get(f"/v1/dead-letters/{number}", api.DeadLetterView))
-
-    def replay(self, number: int) -> api.JobView:
-        return self.ask(asks.again(f"/v1/dead-letters/{number}:replay"))
-
-    def effects(self, *, state: str | None = None, job_id: str | None = None, limit: int = 100) -> api.Effects:
-        return self.ask(asks.effects(state, job_id, limit))
-
-    def resolve_effect(self, job_id: str, key: str, found: api.ResolveEffect) -> api.EffectView:
-        return self.ask(asks.resolve(job_id, key, found))
-
-    def workers(self) -> api.Workers:
-        return self.ask(asks.get("/v1/workers", api.Workers))
-
-    def drain(self, worker: str) -> None:
-        self.ask(asks.drain(worker))
-
-    def locks(self, *, family: str | None = None, cursor: str | None = None, limit: int = 100) -> api.LocksPage:
-        return self.ask(asks.get("/v1/locks", api.LocksPage, ("family", family), ("cursor", cursor), ("limit", limit)))
+            except httpx2.TransportError as why:
+                pause_s = outage.pause_after(replies.unreachable(self._http.base_url, why), SYSTEM.now())
+            except HoldfastError as error:
+                pause_s = outage.pause_after(error, SYSTEM.now())
+            SYSTEM.sleep(SYSTEM.jitter(pause_s))

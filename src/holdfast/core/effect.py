@@ -7,18 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.core.job import JobId, Risk, Tenant
-
-
-class EffectState(StrEnum):
-    PREPARED = "prepared"
-    """About to happen, or happening, under the fence that prepared it."""
-    COMMITTED = "committed"
-    """Happened; the result is remembered."""
-    UNKNOWN = "unknown"
-    """Prepared by an attempt that ended without a word: nobody here knows whether it happened."""
-    ABSENT = "absent"
-    """A person found out that it did not happen."""
+from holdfast.core.job import JobId, Tenant
+from holdfast.core.states import EffectState, Risk
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):

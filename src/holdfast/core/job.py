@@ -1,93 +1,16 @@
-"""A job and its life: one literal table says which event leads from which state to which.
-
-Rule 1: everything that changes a job's state goes through `step`. Nothing else compares or
-assigns states. `docs/explanation/job-states.md` is drawn from the table below.
-"""
+"""A job, and the one way to change its state: `step`, by the table in `core.states`."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Any, NewType
 
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.states import TERMINAL, TRANSITIONS, Event, Risk, State
+
 JobId = NewType("JobId", str)
 Tenant = NewType("Tenant", str)
-
-
-class State(StrEnum):
-    PENDING = "PENDING"
-    APPROVAL_REQUIRED = "APPROVAL_REQUIRED"
-    SCHEDULED = "SCHEDULED"
-    DISPATCHED = "DISPATCHED"
-    RUNNING = "RUNNING"
-    SUCCEEDED = "SUCCEEDED"
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
-    TIMEOUT = "TIMEOUT"
-    DENIED = "DENIED"
-
-
-TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.TIMEOUT, State.DENIED})
-LIVE = tuple(state for state in State if state not in TERMINAL)
-
-
-class Event(StrEnum):
-    ALLOW = "allow"
-    REQUIRE_APPROVAL = "require_approval"
-    DENY = "deny"
-    APPROVE = "approve"
-    DISPATCH = "dispatch"
-    ROLL_BACK = "roll_back"
-    """The publish failed: nobody was told."""
-    REQUEUE = "requeue"
-    """Nobody took the delivery in time, or the worker it was meant for is gone."""
-    START = "start"
-    """The worker's word that it has begun."""
-    SUCCEED = "succeed"
-    RETRY = "retry"
-    """The attempt failed, and another one is allowed."""
-    FAIL = "fail"
-    LOSE = "lose"
-    """The worker's lease ran out, or its death was proved."""
-    HAND_BACK = "hand_back"
-    """The worker gave the job back unfinished, because it is shutting down."""
-    CANCEL = "cancel"
-    EXPIRE = "expire"
-    """A limit of the job's own ran out: its deadline, its running time, its approval."""
-
-
-_S, _E = State, Event
-
-TRANSITIONS: dict[tuple[State, Event], State] = {
-    (_S.PENDING, _E.ALLOW): _S.SCHEDULED,
-    (_S.PENDING, _E.REQUIRE_APPROVAL): _S.APPROVAL_REQUIRED,
-    (_S.PENDING, _E.DENY): _S.DENIED,
-    (_S.PENDING, _E.CANCEL): _S.CANCELLED,
-    (_S.PENDING, _E.EXPIRE): _S.TIMEOUT,
-    (_S.APPROVAL_REQUIRED, _E.APPROVE): _S.SCHEDULED,
-    (_S.APPROVAL_REQUIRED, _E.DENY): _S.DENIED,
-    (_S.APPROVAL_REQUIRED, _E.CANCEL): _S.CANCELLED,
-    (_S.APPROVAL_REQUIRED, _E.EXPIRE): _S.TIMEOUT,
-    (_S.SCHEDULED, _E.DISPATCH): _S.DISPATCHED,
-    (_S.SCHEDULED, _E.DENY): _S.DENIED,
-    (_S.SCHEDULED, _E.CANCEL): _S.CANCELLED,
-    (_S.SCHEDULED, _E.EXPIRE): _S.TIMEOUT,
-    (_S.DISPATCHED, _E.ROLL_BACK): _S.SCHEDULED,
-    (_S.DISPATCHED, _E.REQUEUE): _S.SCHEDULED,
-    (_S.DISPATCHED, _E.START): _S.RUNNING,
-    (_S.DISPATCHED, _E.CANCEL): _S.CANCELLED,
-    (_S.DISPATCHED, _E.FAIL): _S.FAILED,
-    (_S.DISPATCHED, _E.EXPIRE): _S.TIMEOUT,
-    (_S.RUNNING, _E.SUCCEED): _S.SUCCEEDED,
-    (_S.RUNNING, _E.RETRY): _S.SCHEDULED,
-    (_S.RUNNING, _E.FAIL): _S.FAILED,
-    (_S.RUNNING, _E.LOSE): _S.SCHEDULED,
-    (_S.RUNNING, _E.HAND_BACK): _S.SCHEDULED,
-    (_S.RUNNING, _E.CANCEL): _S.CANCELLED,
-    (_S.RUNNING, _E.EXPIRE): _S.TIMEOUT,
-}
 
 
 PARKED_UNTIL = 253_402_300_799.0
@@ -99,12 +22,6 @@ class IllegalTransition(Exception):
         super().__init__(f"a {state} job cannot {event}")
         self.state = state
         self.event = event
-
-
-class Risk(StrEnum):
-    LOW = "low"
-    MEDIUM = "medium"
-    HIGH = "high"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

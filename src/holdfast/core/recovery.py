@@ -10,7 +10,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple, assert_never
 
-from holdfast.core.job import Event, Job, State
+from holdfast.core.job import Job
+from holdfast.core.states import Event, State
 from holdfast.core.topic import Topic
 
 
@@ -24,7 +25,7 @@ class Remedy(StrEnum):
     RETRY = "retry"
     """The worker is gone: back to SCHEDULED, the attempt spent."""
     FAIL = "fail"
-    """As RETRY, but no attempt is left."""
+    """As RETRY, but no attempt is left; or as REQUEUE, once too often."""
     EXPIRE = "expire"
     CANCEL = "cancel"
 
@@ -56,6 +57,9 @@ ORPHANABLE = (State.PENDING, State.SCHEDULED)
 SCHEDULED_STALE_S = 10.0
 """A dispatchable job that nobody dispatched for this long: its wake-up was lost."""
 
+UNSTARTED_MAX = 10
+"""Deliveries in a row that may come to nothing before a worker has begun."""
+
 
 def recover(job: Job, topic: Topic, *, now: float) -> Action:
     """What to do about the job now. Total: answers for every state."""
@@ -75,13 +79,23 @@ def recover(job: Job, topic: Topic, *, now: float) -> Action:
             return Action(Remedy.DISPATCH, "wake-up-lost") if stale else NOTHING
         case State.DISPATCHED:
             overdue = now - job.since >= topic.dispatch_timeout_s
-            return Action(Remedy.REQUEUE, "dispatch-timeout") if overdue else NOTHING
+            return requeue(job, "dispatch-timeout") if overdue else NOTHING
         case State.RUNNING:
             return _recover_running(job, topic, now)
         case State.SUCCEEDED | State.FAILED | State.CANCELLED | State.TIMEOUT | State.DENIED:
             return NOTHING
         case never:
             assert_never(never)
+
+
+def requeue(job: Job, reason: str) -> Action:
+    """A delivery came to nothing before anybody had begun. Once too often, and the job is to blame:
+    whoever takes it may be dying of it."""
+    unstarted = job.retries.get("requeue", 0) + 1
+    # Each attempt that did begin shows that it can be done.
+    if unstarted >= UNSTARTED_MAX * (job.attempts + 1):
+        return Action(Remedy.FAIL, "never-started")
+    return Action(Remedy.REQUEUE, reason)
 
 
 def _recover_running(job: Job, topic: Topic, now: float) -> Action:

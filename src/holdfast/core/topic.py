@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from holdfast.core.job import Risk
 from holdfast.core.retry import Backoff
+from holdfast.core.states import Risk
 
 REMEMBERED_MAX = 1024
 """Names, so that callers who invent them do not fill the memory."""

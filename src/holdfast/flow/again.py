@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.job import Job, JobId, State, Tenant
+from holdfast.core.job import Job, JobId, Tenant
+from holdfast.core.states import State
 from holdfast.errors import Conflict
 from holdfast.flow.submit import Order, Submitter
 from holdfast.ports import Accepted, Store

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.job import Event, Job, JobId, State, Tenant, amend, may, step
+from holdfast.core.job import Job, JobId, Tenant, amend, may, step
+from holdfast.core.states import Event, State
 from holdfast.errors import Conflict, VersionMismatch
 from holdfast.ports import Change, Store
 
@@ -26,9 +27,10 @@ async def cancel(tenant: Tenant, job_id: JobId, reason: str, *, store: Store, ve
             raise Conflict(f"job {job.id} is {job.state}: there is nothing left to cancel")
         error = {"code": "cancelled", "message": reason}
         if job.state is State.RUNNING:
-            change = Change(
-                before=job, after=amend(job, cancel_requested=True), kind="job.cancel_requested", detail=error
-            )
+            asked = amend(job, cancel_requested=True)
+            # The worker is named, so that whoever hears of this event can tell it at once.
+            detail = {**error, "worker": job.worker}
+            change = Change(before=job, after=asked, kind="job.cancel_requested", detail=detail)
         else:
             after = step(job, Event.CANCEL, now=store.now(), error=error)
             change = Change(before=job, after=after, kind="job.cancelled", detail=error)

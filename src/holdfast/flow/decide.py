@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from holdfast.core.job import Event, Job, step
+from holdfast.core.job import Job, step
+from holdfast.core.states import Event
 
 
 class Decision(NamedTuple):

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from holdfast.core.job import Event, Job, JobId, State, next_fence, step
+from holdfast.core.job import Job, JobId, next_fence, step
 from holdfast.core.retry import Backoff
+from holdfast.core.states import Event, State
 from holdfast.errors import BusUnavailable, StoreUnavailable
 from holdfast.locks import LockClass, LockError, Locks
 from holdfast.locks.runtime import Runtime

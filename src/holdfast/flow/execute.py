@@ -5,11 +5,14 @@ Everything a worker says carries the attempt's fence. RUNNING is the worker's wo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.core.job import Event, Job, JobId, State, amend, step
+from holdfast.core.effect import Effect, Ruling
+from holdfast.core.job import Job, JobId, amend, step
+from holdfast.core.states import Event, State
 from holdfast.core.topic import Topics
+from holdfast.errors import StaleAttempt
 from holdfast.ports import Bus, Change, Delivery, Note, Store
 from holdfast.telemetry import Telemetry
 
@@ -58,6 +61,18 @@ async def claim(
     return [standing.job for standing in standings if standing.job is not None]
 
 
+async def claim_again(
+    worker: str, holding: Collection[Attempt], *, store: Store, topics: Topics, telemetry: Telemetry
+) -> list[Job]:
+    """What runs on the worker by the plane's books and not by its own: the answer to a claim was lost.
+    The same attempts, with a lease that begins now."""
+    held = frozenset(holding)
+    running = [job for job in await store.list_in_hand(worker) if job.state is State.RUNNING]
+    missed = [ref for job in running if (ref := Attempt(job.id, job.fence)) not in held]
+    standings = await renew_attempts(missed, store=store, topics=topics, telemetry=telemetry)
+    return [standing.job for standing in standings if standing.job is not None]
+
+
 def _fits(delivery: Delivery, job: Job) -> bool:
     return job.state is State.DISPATCHED and job.fence == delivery.fence and job.worker == delivery.worker
 
@@ -74,7 +89,7 @@ async def start_attempts(
         if job is None:
             standings[n] = Standing(attempt.job_id, None, "not-found")
         elif job.fence != attempt.fence or job.worker != worker or job.state not in (State.DISPATCHED, State.RUNNING):
-            standings[n] = Standing(job.id, None, "stale-fence", job.fence)
+            standings[n] = await refuse(job, attempt.fence, "start", store=store, telemetry=telemetry)
         elif job.state is State.RUNNING:
             standings[n] = Standing(job.id, job)
         else:
@@ -83,41 +98,55 @@ async def start_attempts(
             changes[n] = Change(before=job, after=started, kind="job.started", detail={"worker": worker})
     if changes:
         for (n, change), written in zip(changes.items(), await store.apply(list(changes.values())), strict=True):
-            # Moved on between the read and the write (cancelled, requeued): nobody may work on it.
-            standings[n] = (
-                Standing(change.after.id, change.after) if written else Standing(change.after.id, None, "stale-fence")
-            )
+            if written:
+                telemetry.job_started(change.after)
+                standings[n] = Standing(change.after.id, change.after)
+            else:
+                # Moved on between the read and the write (cancelled, requeued): nobody may work on it.
+                standings[n] = Standing(change.after.id, None, "stale-fence")
     await bus.settle([Delivery(worker, a.job_id, a.fence) for a in attempts])
-    for change in changes.values():
-        telemetry.job_started(change.after)
     return [standing for standing in standings if standing is not None]
 
 
-async def renew_attempts(attempts: Sequence[Attempt], *, store: Store, topics: Topics) -> list[Standing]:
+async def renew_attempts(
+    attempts: Sequence[Attempt], *, store: Store, topics: Topics, telemetry: Telemetry
+) -> list[Standing]:
     """Extend the leases. A `job.cancel_requested` in the answer tells the worker to stop that one."""
+    if not attempts:
+        return []
     jobs = await store.find_jobs([a.job_id for a in attempts])
     leases = [
         (a.job_id, a.fence, topics.get(job.topic).lease_s if job else 0.0)
         for a, job in zip(attempts, jobs, strict=True)
     ]
-    renewed = await store.renew_leases(leases)
-    return [
-        Standing(a.job_id, kept)
-        if kept is not None
-        else Standing(a.job_id, None, "not-found" if job is None else "stale-fence", None if job is None else job.fence)
-        for a, job, kept in zip(attempts, jobs, renewed, strict=True)
-    ]
+    standings: list[Standing] = []
+    for attempt, job, kept in zip(attempts, jobs, await store.renew_leases(leases), strict=True):
+        if job is None:
+            standings.append(Standing(attempt.job_id, None, "not-found"))
+        elif kept is None and job.is_terminal and job.fence == attempt.fence:
+            # As a rule on its own word, which overtook this renewal: nothing to be alarmed about.
+            standings.append(Standing(job.id, None, "stale-fence", job.fence))
+        elif kept is None:
+            standings.append(await refuse(job, attempt.fence, "renewal", store=store, telemetry=telemetry))
+        else:
+            standings.append(Standing(job.id, kept))
+    return standings
 
 
-async def report_progress(attempt: Attempt, progress: Any, *, store: Store) -> Standing:
+async def find_cancelled(worker: str, *, store: Store) -> list[Attempt]:
+    """What runs on the worker although somebody has asked that it be stopped."""
+    held = await store.list_in_hand(worker)
+    return [Attempt(job.id, job.fence) for job in held if job.state is State.RUNNING and job.cancel_requested]
+
+
+async def report_progress(attempt: Attempt, progress: Any, *, store: Store, telemetry: Telemetry) -> Standing:
     """Keep what the worker says about how far it is."""
     for _ in range(2):  # once more if a renewal came in between
         [job] = await store.find_jobs([attempt.job_id])
         if job is None:
             return Standing(attempt.job_id, None, "not-found")
         if job.state is not State.RUNNING or job.fence != attempt.fence:
-            await refuse(job, attempt.fence, "progress", store=store)
-            return Standing(job.id, None, "stale-fence", job.fence)
+            return await refuse(job, attempt.fence, "progress", store=store, telemetry=telemetry)
         noted = amend(job, progress=progress)
         [written] = await store.apply([Change(before=job, after=noted, kind="job.progressed", detail={})])
         if written:
@@ -125,7 +154,48 @@ async def report_progress(attempt: Attempt, progress: Any, *, store: Store) -> S
     return Standing(attempt.job_id, job)
 
 
-async def refuse(job: Job, fence: int, what: str, *, store: Store) -> None:
-    """Keep the evidence of something that came too late."""
+async def prepare_effect(
+    attempt: Attempt, key: str, *, idempotent: bool, store: Store, telemetry: Telemetry
+) -> tuple[Effect, Ruling]:
+    """Enter an effect before it happens. Raises `StaleAttempt`, counted and kept as evidence."""
+    try:
+        return await store.prepare_effect(attempt.job_id, attempt.fence, key, idempotent=idempotent)
+    except StaleAttempt:
+        [job] = await store.find_jobs([attempt.job_id])
+        assert job is not None
+        await refuse(job, attempt.fence, "effect", store=store, telemetry=telemetry)
+        raise
+
+
+async def commit_effect(
+    attempt: Attempt, key: str, result: bytes | None, *, store: Store, telemetry: Telemetry
+) -> None:
+    """An effect has happened. Raises `StaleAttempt`, counted; the store has kept the evidence, with the result."""
+    try:
+        await store.commit_effect(attempt.job_id, attempt.fence, key, result)
+    except StaleAttempt:
+        await _count_late_effect(attempt, store=store, telemetry=telemetry)
+        raise
+
+
+async def withdraw_effect(attempt: Attempt, key: str, *, store: Store, telemetry: Telemetry) -> None:
+    """An effect has not happened, for certain. Raises as `commit_effect`, and `Conflict` if it has."""
+    try:
+        await store.withdraw_effect(attempt.job_id, attempt.fence, key)
+    except StaleAttempt:
+        await _count_late_effect(attempt, store=store, telemetry=telemetry)
+        raise
+
+
+async def _count_late_effect(attempt: Attempt, *, store: Store, telemetry: Telemetry) -> None:
+    [job] = await store.find_jobs([attempt.job_id])
+    assert job is not None
+    telemetry.attempt_refused(job, what="effect")
+
+
+async def refuse(job: Job, fence: int, what: str, *, store: Store, telemetry: Telemetry) -> Standing:
+    """Count something that came too late, keep the evidence, and say so."""
+    telemetry.attempt_refused(job, what=what)
     detail = {"what": what, "offered_fence": fence, "current_fence": job.fence, "state": job.state}
     await store.add_notes([Note(job.tenant, job.id, "attempt.refused", detail)])
+    return Standing(job.id, None, "stale-fence", job.fence)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from holdfast.core.job import PARKED_UNTIL, Event, Job, JobId, State, step
+from holdfast.core.job import PARKED_UNTIL, Job, JobId, step
+from holdfast.core.states import Event, State
 from holdfast.core.topic import Topic, Topics
 from holdfast.flow.execute import Standing, refuse
 from holdfast.locks.runtime import Runtime
@@ -15,6 +16,7 @@ from holdfast.telemetry import Telemetry
 
 EFFECT_UNKNOWN = "effect-unknown"
 """The error code of an attempt that met an effect which an earlier one may have performed."""
+RAN_TOO_LONG = {"code": "running-timeout", "message": "ran for longer than its topic allows"}
 
 
 class End(StrEnum):
@@ -22,6 +24,8 @@ class End(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     HANDED_BACK = "handed_back"
+    TIMED_OUT = "timed_out"
+    """It ran for longer than its topic allows."""
 
 
 class Outcome(NamedTuple):
@@ -84,6 +88,10 @@ def conclude(job: Job, outcome: Outcome, topic: Topic, *, now: float, chance: fl
             # The worker's doing, not the job's: it costs no attempt and no waiting.
             after = step(job, Event.HAND_BACK, now=now, attempts=job.attempts - 1, worker="", not_before=now)
             return Change(before=job, after=after, kind="job.handed_back")
+        case End.TIMED_OUT:
+            # As recovery would end it, had the worker not been first.
+            after = step(job, Event.EXPIRE, now=now, error=RAN_TOO_LONG)
+            return Change(before=job, after=after, kind="job.timed_out", dead_letter=RAN_TOO_LONG["code"])
         case End.FAILED:
             error = outcome.error or {"code": "failed", "message": ""}
             if error.get("code") == EFFECT_UNKNOWN:
@@ -115,6 +123,7 @@ _SAID = {
     End.FAILED: ("job.failed", "job.retried", "job.parked", "job.cancelled"),
     End.CANCELLED: ("job.cancelled",),
     End.HANDED_BACK: ("job.handed_back",),
+    End.TIMED_OUT: ("job.timed_out",),
 }
 EVENTS_PAGE = 1000
 
@@ -123,9 +132,7 @@ async def _answer_late(job: Job, outcome: Outcome, *, store: Store, telemetry: T
     same_result = outcome.end is not End.SUCCEEDED or job.result == outcome.result
     if same_result and await _was_said(job, outcome, store):
         return Standing(job.id, job)  # the reply to the first time was lost
-    telemetry.attempt_refused(job, what=outcome.end)
-    await refuse(job, outcome.fence, outcome.end, store=store)
-    return Standing(job.id, None, "stale-fence", job.fence)
+    return await refuse(job, outcome.fence, outcome.end, store=store, telemetry=telemetry)
 
 
 async def _was_said(job: Job, outcome: Outcome, store: Store) -> bool:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.core.job import Job, State, step
-from holdfast.core.recovery import Action, Remedy, recover
+from holdfast.core.job import Job, step
+from holdfast.core.recovery import Action, Remedy, recover, requeue
+from holdfast.core.states import State
 from holdfast.core.topic import Topics
 from holdfast.flow.decide import Policy, decided
 from holdfast.ports import Change, Store
 from holdfast.telemetry import Telemetry
+
+DRAINING = "worker-draining"
+"""A worker that leaves by its own will: no delivery is to blame for that, however often it happens."""
 
 
 async def recover_jobs(
@@ -47,7 +51,7 @@ async def lose_attempts(jobs: Sequence[Job], *, reason: str, store: Store, telem
 
 def _bereaved(job: Job, reason: str) -> Action:
     if job.state is State.DISPATCHED:
-        return Action(Remedy.REQUEUE, reason)
+        return Action(Remedy.REQUEUE, reason) if reason == DRAINING else requeue(job, reason)
     if job.state is not State.RUNNING:
         return Action(Remedy.NOTHING)
     if job.cancel_requested:

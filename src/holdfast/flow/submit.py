@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.core.job import Job, JobId, Risk, State, Tenant
+from holdfast.core.job import Job, JobId, Tenant
+from holdfast.core.states import Risk, State
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import HoldfastError, Invalid, KeyInFlight, KeyReused, TooMany
 from holdfast.flow.decide import Policy, decided

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as RouterLine
 from starlette.types import Receive, Scope, Send
 
-from holdfast.errors import HoldfastError, Invalid, NotFound
+from holdfast.errors import HoldfastError, Invalid, NotAllowed, NotFound
 from holdfast.gateway import limits, openapi, problems
 from holdfast.gateway.calls import Answer, Call, Route
 from holdfast.gateway.desk import Desk
@@ -114,7 +115,7 @@ class Served:
         limits.check_origin(headers, self._api_key)
         if not route.open:
             limits.check_key(headers, self._api_key)
-        tenant = limits.find_tenant(headers.get(b"holdfast-tenant"))
+        tenant = limits.tenant_of(headers.get(b"holdfast-tenant", b"default"))
         query = scope["query_string"]
         asked = limits.parse_query(route.query, query) if query or route.query is not None else None
         body = None
@@ -131,10 +132,11 @@ class Served:
 
 
 async def respond(answer: Answer, scope: Scope, receive: Receive, send: Send) -> None:
-    if answer.stream is not None:
+    if answer.stream is not None and scope["method"] != "HEAD":
         headers = {name.decode(): value.decode() for name, value in answer.headers}
-        streaming = StreamingResponse(answer.stream, answer.status, headers, answer.media.decode())
-        await streaming(scope, receive, send)
+        # Closed here, not by the garbage collector: until then it would be read into.
+        async with aclosing(answer.stream) as stream:
+            await StreamingResponse(stream, answer.status, headers, answer.media.decode())(scope, receive, send)
         return
     body = answer.body if isinstance(answer.body, bytes) else encode(answer.body)
     length = (b"content-length", str(len(body)).encode())
@@ -156,7 +158,7 @@ def _with_wide(methods: Mapping[str, Served]) -> str:
 def _routing_problem(request: Request, error: HTTPException) -> Response:
     """What the router itself refuses: an unknown address, or a method it has not."""
     if error.status_code == 405:
-        told = problems.answer(problems.NotAllowed(f"{request.method} is not known here"), instance=request.url.path)
+        told = problems.answer(NotAllowed(f"{request.method} is not known here"), instance=request.url.path)
     else:
         told = problems.answer(NotFound("no such address; /openapi.json lists them"), instance=request.url.path)
     assert isinstance(told.body, msgspec.Struct)

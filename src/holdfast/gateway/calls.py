@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from starlette.types import Receive
 
 from holdfast.core.job import Tenant
-from holdfast.errors import Invalid
 
 if TYPE_CHECKING:
     from holdfast.gateway.desk import Desk
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 JSON = b"application/json"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One request, admitted: its body and query are already of the types the route asks for."""
 
     tenant: Tenant
@@ -34,15 +32,14 @@ class Call:
         return self.headers.get(name, b"").decode("latin-1")
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """`body` is what the route promises to reply, or bytes that are sent as they are."""
 
     body: Struct | bytes = b""
     status: int = 200
     headers: tuple[tuple[bytes, bytes], ...] = ()
     media: bytes = JSON
-    stream: AsyncIterator[bytes] | None = None
+    stream: AsyncGenerator[bytes, None] | None = None
 
 
 Handler = Callable[["Desk", Call], Awaitable[Answer]]
@@ -72,14 +69,4 @@ class Route:
     """Served in front of the router: these are what a plane does all day."""
     open: bool = False
     """Answered without an API key."""
-    tags: tuple[str, ...] = field(default=())
-
-
-def job_version(text: str) -> int | None:
-    """The version an entity tag names; None for `*` or no tag. Raises `Invalid` for anything else."""
-    if text in {"", "*"}:
-        return None
-    digits = text.removeprefix("W/").strip('"')
-    if len(digits) > 18 or not (digits.isascii() and digits.isdigit()):
-        raise Invalid('an entity tag here is a job\'s version in quotes, such as "7"')
-    return int(digits)
+    tags: tuple[str, ...] = ()

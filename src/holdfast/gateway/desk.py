@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from holdfast.gateway.claims import Claims
 from holdfast.gateway.feed import Feed
 from holdfast.gateway.plane import Plane
 from holdfast.gateway.waiting import Hints
+from holdfast.ports import JobEvent
 
 
 class Desk:
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
         self.feed = Feed(plane.store)
-        self.arrivals = Hints()
+        self.claims = Claims()
+        self.cancels = Hints()
+        """Given by a worker's id, when one of its jobs is to be stopped."""
         self.draining = False
-        plane.bus.on_arrival(self.arrivals.give)
+        plane.bus.on_arrival(self.claims.give_hint)
+        self._unsubscribe = plane.store.subscribe(self._heard)
 
     def drain(self) -> None:
         """Not ready for new callers any more; those who wait are answered now."""
         self.draining = True
-        self.arrivals.close()
+        self._unsubscribe()
+        self.claims.close()
+        self.cancels.close()
         self.feed.close()
+
+    def _heard(self, events: Sequence[JobEvent]) -> None:
+        for event in events:
+            if event.kind == "job.cancel_requested":
+                self.cancels.give(event.detail["worker"])

@@ -10,19 +10,21 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from holdfast.core.job import Tenant
+from holdfast.core.job import JobId, Tenant
 from holdfast.gateway.views import event_view
 from holdfast.gateway.waiting import Hints
 from holdfast.ports import JobEvent, Store
 
 QUEUE_MAX = 1000
 """Events that one reader may be behind. Then its stream ends, and it resumes from the log."""
+QUEUE_BYTES_MAX = 8 << 20
+"""Likewise: an event may carry an error of a megabyte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     tenant: Tenant
-    job_id: str | None
+    job_id: JobId | None
     kinds: tuple[str, ...]
     """Exact, or families ending in `*`; none means all."""
 
@@ -44,20 +46,32 @@ class Reader:
 
     wanted: Wanted
     queue: deque[tuple[int, bytes]] = field(default_factory=deque)
+    queued_bytes: int = 0
     news: asyncio.Event = field(default_factory=asyncio.Event)
     overrun: bool = False
+    behind: bool = False
+    """Something was written that this process did not hear of: the log has it."""
 
     def put(self, number: int, text: bytes) -> None:
-        if len(self.queue) >= QUEUE_MAX:
+        if len(self.queue) >= QUEUE_MAX or self.queued_bytes >= QUEUE_BYTES_MAX:
             self.overrun = True
-        elif not self.overrun:
+        elif self.keeps_up():
             self.queue.append((number, text))
+            self.queued_bytes += len(text)
+        self.news.set()
+
+    def keeps_up(self) -> bool:
+        return not (self.overrun or self.behind)
+
+    def fall_behind(self) -> None:
+        self.behind = True
         self.news.set()
 
     def take(self) -> list[tuple[int, bytes]]:
         self.news.clear()
         taken = list(self.queue)
         self.queue.clear()
+        self.queued_bytes = 0
         return taken
 
 
@@ -65,6 +79,9 @@ class Feed:
     def __init__(self, store: Store) -> None:
         self.jobs = Hints()
         """Given by a job's id, at each of its events."""
+        self.heard_until = 0
+        """The number of the newest event that was heard of; 0 until `last_number` is asked or one is heard."""
+        self._store = store
         self._readers: set[Reader] = set()
         self._end = store.subscribe(self._heard)
 
@@ -87,13 +104,33 @@ class Feed:
         finally:
             self._readers.discard(reader)
 
+    async def last_number(self) -> int:
+        """Of the newest event that this process knows of; 0 if there is none."""
+        if not self.heard_until:
+            # Found by halving, once: the store is not asked for it by anybody else.
+            low, high = 0, 1
+            while await self._store.list_events(after=high - 1, limit=1):
+                low, high = high, high * 2
+            while high - low > 1:
+                middle = (low + high) // 2
+                if await self._store.list_events(after=middle - 1, limit=1):
+                    low = middle
+                else:
+                    high = middle
+            self.heard_until = max(self.heard_until, low)
+        return self.heard_until
+
     def _heard(self, events: Sequence[JobEvent]) -> None:
         for event in events:
             self.jobs.give(event.job_id)
             if self._readers:
                 self._fan_out(event)
+            self.heard_until = event.number
 
     def _fan_out(self, event: JobEvent) -> None:
+        if event.number > self.heard_until + 1:
+            for reader in self._readers:
+                reader.fall_behind()
         text = b""
         for reader in self._readers:
             if reader.wanted.matches(event):

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import Draining
 from holdfast.gateway.calls import Answer, Call
 from holdfast.gateway.desk import Desk
 
 TEXT = b"text/plain; charset=utf-8"
-
-
-class Draining(HoldfastError):
-    code = "draining"
-    status = 503
-    retryable = True
 
 
 async def tell_alive(_: Desk, __: Call) -> Answer:

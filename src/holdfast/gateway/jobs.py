@@ -8,27 +8,26 @@ from typing import Annotated
 from msgspec import Meta, field, to_builtins
 
 from holdfast import api
-from holdfast.core.job import TERMINAL, Job, JobId, Risk, State, Tenant
+from holdfast.core.job import Job, JobId, Tenant
+from holdfast.core.states import TERMINAL, Risk, State
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.flow.again import retry
 from holdfast.flow.cancel import cancel
 from holdfast.flow.submit import Order
 from holdfast.gateway import limits, problems
-from holdfast.gateway.calls import Answer, Call, job_version
+from holdfast.gateway.calls import Answer, Call
 from holdfast.gateway.desk import Desk
-from holdfast.gateway.views import event_view, from_cursor, job_view, number_from_cursor, to_cursor
+from holdfast.gateway.pages import Cursor, Limit, PageQuery, cut, from_cursor, number_from_cursor
+from holdfast.gateway.views import event_view, job_view
 from holdfast.gateway.waiting import Patience
 from holdfast.ports import Accepted, JobFilter
 
-Limit = Annotated[int, Meta(ge=1, le=1000)]
-Cursor = Annotated[str, Meta(min_length=1, max_length=256)]
 LabelFilter = Annotated[str, Meta(pattern=r"^[^=]{1,128}=[\s\S]{0,256}$(?!\n)")]
-
 
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{0,200})?")
 
 
-class JobQuery(api.Model, kw_only=True):
+class JobQuery(api.Request, kw_only=True):
     cursor: Cursor | None = None
     limit: Limit = 100
     state: State | None = None
@@ -39,14 +38,9 @@ class JobQuery(api.Model, kw_only=True):
     worker: Annotated[str, Meta(max_length=128)] = ""
 
 
-class WaitQuery(api.Model, kw_only=True):
+class WaitQuery(api.Request, kw_only=True):
     wait: Annotated[float, Meta(ge=0, le=60)] = 0.0
     """Seconds to wait until the job is terminal or, with If-None-Match, has changed."""
-
-
-class PageQuery(api.Model, kw_only=True):
-    cursor: Cursor | None = None
-    limit: Limit = 100
 
 
 async def submit_job(desk: Desk, call: Call) -> Answer:
@@ -89,7 +83,7 @@ def accepted(desk: Desk, reply: Accepted) -> Answer:
     """202 for a new job; 200 with the first one where the request was a repetition."""
     _tell(desk, reply)
     job = reply.job
-    headers = ((b"location", f"/v1/jobs/{job.id}".encode()), etag(job))
+    headers = ((b"location", f"/v1/jobs/{job.id}".encode()), _etag(job))
     return Answer(job_view(job), status=200 if reply.repeated else 202, headers=headers)
 
 
@@ -99,7 +93,17 @@ def _tell(desk: Desk, reply: Accepted) -> None:
         desk.plane.wake()
 
 
-def etag(job: Job) -> tuple[bytes, bytes]:
+def _version(tag: str) -> int | None:
+    """The version an entity tag names; None for `*` or no tag. Raises `Invalid` for anything else."""
+    if tag in {"", "*"}:
+        return None
+    version = limits.find_number(tag.removeprefix("W/").strip('"'))
+    if version is None:
+        raise Invalid('an entity tag here is a job\'s version in quotes, such as "7"')
+    return version
+
+
+def _etag(job: Job) -> tuple[bytes, bytes]:
     return b"etag", b'"%d"' % job.version
 
 
@@ -130,24 +134,27 @@ def _submitted(desk: Desk, reply: Accepted | HoldfastError) -> api.Submitted:
 async def list_jobs(desk: Desk, call: Call) -> Answer:
     query: JobQuery = call.query
     before = from_cursor(query.cursor)
-    wanted = JobFilter(
-        state=query.state,
-        topic=query.topic,
-        labels=dict(label.split("=", 1) for label in query.label),
-        worker=query.worker,
-    )
-    jobs = await desk.plane.store.list_jobs(
+    wanted = JobFilter(state=query.state, topic=query.topic, labels=_labels(query.label), worker=query.worker)
+    found = await desk.plane.store.list_jobs(
         call.tenant, wanted, before=None if before is None else JobId(before), limit=query.limit + 1
     )
-    page = jobs[: query.limit]
-    more = to_cursor(page[-1].id) if len(jobs) > query.limit else None
+    page, more = cut(found, query.limit, lambda job: job.id)
     return Answer(api.JobPage(items=[job_view(job) for job in page], next_cursor=more))
+
+
+def _labels(given: list[str]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for label in given:
+        name, _, value = label.partition("=")
+        if labels.setdefault(name, value) != value:
+            raise Invalid(f"no job has two values of the label {name!r}; ask for one of them")
+    return labels
 
 
 async def get_job(desk: Desk, call: Call) -> Answer:
     """The job now, or after waiting: until it is terminal or, with If-None-Match, has another version."""
     query: WaitQuery = call.query
-    known = job_version(call.header(b"if-none-match"))
+    known = _version(call.header(b"if-none-match"))
     job_id = JobId(call.path["id"])
     hints = desk.feed.jobs
     with hints.of(job_id) as hint:
@@ -158,8 +165,8 @@ async def get_job(desk: Desk, call: Call) -> Answer:
                     break
                 job = await desk.plane.store.get_job(call.tenant, job_id)
     if known == job.version:
-        return Answer(status=304, headers=(etag(job),))
-    return Answer(job_view(job), headers=(etag(job),))
+        return Answer(status=304, headers=(_etag(job),))
+    return Answer(job_view(job), headers=(_etag(job),))
 
 
 def _is_news(job: Job, known: int | None) -> bool:
@@ -172,16 +179,15 @@ async def list_job_events(desk: Desk, call: Call) -> Answer:
     after = number_from_cursor(query.cursor) or 0
     await desk.plane.store.get_job(call.tenant, job_id)  # another tenant's job has no events either
     events = await desk.plane.store.list_events(after=after, limit=query.limit + 1, tenant=call.tenant, job_id=job_id)
-    page = events[: query.limit]
-    more = to_cursor(page[-1].number) if len(events) > query.limit else None
+    page, more = cut(events, query.limit, lambda event: event.number)
     return Answer(api.EventPage(items=[event_view(event) for event in page], next_cursor=more))
 
 
 async def cancel_job(desk: Desk, call: Call) -> Answer:
     wanted: api.CancelJob = call.body
-    version = job_version(call.header(b"if-match"))
+    version = _version(call.header(b"if-match"))
     job = await cancel(call.tenant, JobId(call.path["id"]), wanted.reason, store=desk.plane.store, version=version)
-    return Answer(job_view(job), headers=(etag(job),))
+    return Answer(job_view(job), headers=(_etag(job),))
 
 
 async def retry_job(desk: Desk, call: Call) -> Answer:

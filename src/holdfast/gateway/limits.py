@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -14,12 +14,13 @@ from msgspec import Struct
 from starlette.types import Receive
 
 from holdfast.core.job import Tenant
-from holdfast.errors import HoldfastError, Invalid, Unauthorized
+from holdfast.errors import Forbidden, Invalid, Malformed, TooLarge, Unauthorized, WrongMedia
 
 PAYLOAD_BYTES_MAX = 1 << 20
 """One payload, result or progress report."""
 BATCH_BYTES_MAX = 16 << 20
 DEPTH_MAX = 64
+TOO_DEEP = f"the JSON is nested deeper than {DEPTH_MAX}"
 QUERY_FIELDS_MAX = 100
 NUMBER_DIGITS_MAX = 18
 """Of what must fit into 63 bits."""
@@ -28,41 +29,15 @@ TENANT = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 KEY = r"^[ -~]{1,255}$"
 """Of an idempotency key: printable ASCII. Keys of our own begin with a control character."""
 
-_tenant_of: dict[bytes | None, Tenant] = {None: Tenant("default")}
 _LOOPBACK = re.compile(rb"^(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?$")
 
 
-class Malformed(Invalid):
-    code = "malformed"
-    status = 400
-
-
-class TooLarge(Invalid):
-    code = "too-large"
-    status = 413
-
-
-class WrongMedia(Invalid):
-    code = "unsupported-media-type"
-    status = 415
-
-
-class Forbidden(HoldfastError):
-    code = "forbidden"
-    status = 403
-
-
-def find_tenant(header: bytes | None) -> Tenant:
-    tenant = _tenant_of.get(header)
-    if tenant is None:
-        assert header is not None
-        text = header.decode("latin-1")
-        if not re.fullmatch(TENANT, text):
-            raise Invalid(f"Holdfast-Tenant must match {TENANT}")
-        tenant = Tenant(text)
-        if len(_tenant_of) < 10_000:  # what strangers send must not grow without end
-            _tenant_of[header] = tenant
-    return tenant
+@lru_cache(1024)
+def tenant_of(header: bytes) -> Tenant:
+    text = header.decode("latin-1")
+    if not re.fullmatch(TENANT, text):
+        raise Invalid(f"Holdfast-Tenant must match {TENANT}")
+    return Tenant(text)
 
 
 def check_key(headers: Mapping[bytes, bytes], api_key: bytes | None) -> None:
@@ -84,8 +59,13 @@ def check_origin(headers: Mapping[bytes, bytes], api_key: bytes | None) -> None:
     origin = headers.get(b"origin")
     if origin is not None and origin.partition(b"://")[2] != host:
         raise Forbidden("requests of pages from elsewhere are not served")
-    if api_key is None and host and not _LOOPBACK.match(host):
+    if api_key is None and host and not _is_loopback(host):
         raise Forbidden("without an API key only loopback's own names are served: use 127.0.0.1 or localhost")
+
+
+@lru_cache(1024)
+def _is_loopback(host: bytes) -> bool:
+    return _LOOPBACK.match(host) is not None
 
 
 async def read_body(headers: Mapping[bytes, bytes], receive: Receive, bytes_max: int) -> bytes:
@@ -93,16 +73,17 @@ async def read_body(headers: Mapping[bytes, bytes], receive: Receive, bytes_max:
     length = headers.get(b"content-length")
     if length is not None and length.isdigit() and int(length) > bytes_max:
         raise TooLarge(f"the body has {int(length)} bytes; at most {bytes_max} are taken")
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    while message.get("more_body"):
-        if len(body) > bytes_max:
-            break
+    body = bytearray()
+    while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            # Half a request is not obeyed: what is left of it may look like another one.
+            raise Malformed("the caller hung up before the body was whole")
         body += message.get("body", b"")
-    if len(body) > bytes_max:
-        raise TooLarge(f"the body has more than {bytes_max} bytes")
-    return body
+        if len(body) > bytes_max:
+            raise TooLarge(f"the body has more than {bytes_max} bytes")
+        if not message.get("more_body"):
+            return bytes(body)
 
 
 def decode(decoder: msgspec.json.Decoder[Any], body: bytes, headers: Mapping[bytes, bytes]) -> Any:
@@ -110,30 +91,13 @@ def decode(decoder: msgspec.json.Decoder[Any], body: bytes, headers: Mapping[byt
     if media != b"application/json":
         raise WrongMedia("send the body as application/json")
     try:
-        # A body with few brackets cannot be deep; only the others are measured.
-        if body.count(b"[") + body.count(b"{") > DEPTH_MAX:
-            check_depth(msgspec.json.decode(body))
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise Invalid(str(error)) from None
     except RecursionError:
-        raise Invalid(f"the JSON is nested deeper than {DEPTH_MAX}") from None
+        raise Invalid(TOO_DEEP) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Malformed(f"the body is not JSON: {error}") from None
-
-
-def check_depth(document: Any) -> None:
-    level = [document]
-    for _ in range(DEPTH_MAX + 1):
-        level = [
-            child
-            for value in level
-            if type(value) in {dict, list}
-            for child in (value.values() if type(value) is dict else value)
-        ]
-        if not level:
-            return
-    raise Invalid(f"the JSON is nested deeper than {DEPTH_MAX}")
 
 
 def parse_query(wanted: type[Struct] | None, query: bytes) -> Any:
@@ -169,9 +133,34 @@ def _lists(wanted: type[Struct]) -> frozenset[str]:
     return frozenset(f.name for f in msgspec.structs.fields(wanted) if f.default_factory is list)
 
 
+def find_number(text: str) -> int | None:
+    """The number that a text consists of; None if it is none, or too large to be one of ours."""
+    return int(text) if len(text) <= NUMBER_DIGITS_MAX and text.isascii() and text.isdigit() else None
+
+
 def stored_json(value: Any, what: str) -> bytes:
-    """A JSON value as it is kept. Raises `TooLarge`."""
-    raw = msgspec.json.encode(value)
+    """A JSON value as it is kept. Raises `TooLarge`, or `Invalid` if it is nested too deep."""
+    try:
+        raw = msgspec.json.encode(value)
+    except RecursionError:
+        raise Invalid(TOO_DEEP) from None
     if len(raw) > PAYLOAD_BYTES_MAX:
         raise TooLarge(f"the {what} has {len(raw)} bytes; at most {PAYLOAD_BYTES_MAX} are kept")
+    # With few brackets it cannot be deep; only the others are measured.
+    if raw.count(b"[") + raw.count(b"{") > DEPTH_MAX:
+        _check_depth(value)
     return raw
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(DEPTH_MAX + 1):
+        level = [
+            child
+            for parent in level
+            if type(parent) in {dict, list}
+            for child in (parent.values() if type(parent) is dict else parent)
+        ]
+        if not level:
+            return
+    raise Invalid(TOO_DEEP)

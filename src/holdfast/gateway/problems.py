@@ -41,11 +41,6 @@ TITLES = {
 }
 
 
-class NotAllowed(HoldfastError):
-    code = "method-not-allowed"
-    status = 405
-
-
 def problem(error: HoldfastError | LockError, *, instance: str = "") -> api.Problem:
     return api.Problem(
         type=f"/problems/{error.code}",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from holdfast import api
-from holdfast.gateway import events, health, jobs, lists, problems, work
+from holdfast.gateway import dead_letters, effects, events, health, jobs, locks, problems, work, workers
 from holdfast.gateway.calls import Route
-from holdfast.gateway.limits import BATCH_BYTES_MAX
+from holdfast.gateway.limits import BATCH_BYTES_MAX, PAYLOAD_BYTES_MAX
+from holdfast.gateway.pages import PageQuery
 
 JOBS, WORK, LOOK, HEALTH = ("jobs",), ("work",), ("looking around",), ("health",)
 # A body is JSON around one payload: a little more than the payload itself may have.
-SINGLE = (1 << 20) + (1 << 16)
+SINGLE = PAYLOAD_BYTES_MAX + (1 << 16)
 
 ROUTES: tuple[Route, ...] = (
     Route(
@@ -32,7 +33,7 @@ ROUTES: tuple[Route, ...] = (
         summary="One job, at once or when it has ended or changed.",
     ),
     Route(
-        method="GET", path="/v1/jobs/{id}/events", run=jobs.list_job_events, query=jobs.PageQuery,
+        method="GET", path="/v1/jobs/{id}/events", run=jobs.list_job_events, query=PageQuery,
         reply=api.EventPage, tags=JOBS, summary="A job's history, oldest first.",
     ),
     Route(
@@ -61,6 +62,11 @@ ROUTES: tuple[Route, ...] = (
         body_max=BATCH_BYTES_MAX, hot=True, tags=WORK, summary="Extend leases, and be heard of.",
     ),
     Route(
+        method="POST", path="/v1/work/listen", run=work.listen, request=api.Listen, reply=api.Heard,
+        body_max=BATCH_BYTES_MAX, hot=True, tags=WORK,
+        summary="Hear which jobs somebody wants to be stopped, and be heard of; waits for the first one.",
+    ),
+    Route(
         method="POST", path="/v1/work/progress", run=work.tell_progress, request=api.Progress,
         reply=api.AttemptStanding, body_max=SINGLE, hot=True, tags=WORK, summary="Say how far an attempt is.",
     ),
@@ -78,39 +84,43 @@ ROUTES: tuple[Route, ...] = (
         reply=api.Nothing, body_max=SINGLE, tags=WORK, summary="Say that an effect has happened.",
     ),
     Route(
+        method="POST", path="/v1/work/effect/withdraw", run=work.withdraw_effect, request=api.WithdrawEffect,
+        reply=api.Nothing, tags=WORK, summary="Say that an effect has not happened, for certain.",
+    ),
+    Route(
         method="POST", path="/v1/work/goodbye", run=work.goodbye, request=api.Goodbye, reply=api.Nothing,
         tags=WORK, summary="Draining, or gone.",
     ),
     Route(
-        method="GET", path="/v1/workers", run=lists.list_workers, reply=api.Workers, tags=LOOK,
+        method="GET", path="/v1/workers", run=workers.list_workers, reply=api.Workers, tags=LOOK,
         summary="Every worker the plane knows.",
     ),
     Route(
-        method="POST", path="/v1/workers/{id}:drain", run=lists.drain_worker, reply=api.Nothing, wide=("id",),
+        method="POST", path="/v1/workers/{id}:drain", run=workers.drain_worker, reply=api.Nothing, wide=("id",),
         tags=LOOK, summary="Give a worker nothing more.",
     ),
     Route(
-        method="GET", path="/v1/locks", run=lists.list_locks, query=lists.LockQuery, reply=api.LocksPage,
+        method="GET", path="/v1/locks", run=locks.list_locks, query=locks.LockQuery, reply=api.LocksPage,
         tags=LOOK, summary="Held locks, in key order.",
     ),
     Route(
-        method="GET", path="/v1/dead-letters", run=lists.list_dead_letters, query=jobs.PageQuery,
+        method="GET", path="/v1/dead-letters", run=dead_letters.list_dead_letters, query=PageQuery,
         reply=api.DeadLetterPage, tags=LOOK, summary="Jobs that ended badly, newest first, without their events.",
     ),
     Route(
-        method="GET", path="/v1/dead-letters/{number}", run=lists.get_dead_letter, reply=api.DeadLetterView,
+        method="GET", path="/v1/dead-letters/{number}", run=dead_letters.get_dead_letter, reply=api.DeadLetterView,
         tags=LOOK, summary="One dead letter, with its events.",
     ),
     Route(
-        method="POST", path="/v1/dead-letters/{number}:replay", run=lists.replay_dead_letter, reply=api.JobView,
+        method="POST", path="/v1/dead-letters/{number}:replay", run=dead_letters.replay_dead_letter, reply=api.JobView,
         statuses=(202, 200), tags=LOOK, summary="Submit a dead letter's job anew, once.",
     ),
     Route(
-        method="GET", path="/v1/effects", run=lists.list_effects, query=lists.EffectQuery, reply=api.Effects,
+        method="GET", path="/v1/effects", run=effects.list_effects, query=effects.EffectQuery, reply=api.Effects,
         tags=LOOK, summary="Effects, such as those that nobody knows whether they happened.",
     ),
     Route(
-        method="POST", path="/v1/effects/{job}/{key}:resolve", run=lists.resolve_effect, request=api.ResolveEffect,
+        method="POST", path="/v1/effects/{job}/{key}:resolve", run=effects.resolve_effect, request=api.ResolveEffect,
         reply=api.EffectView, body_max=SINGLE, wide=("key",), tags=LOOK,
         summary="Say what became of an unknown effect; a job that waits for it may go on.",
     ),

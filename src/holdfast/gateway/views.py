@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-
 import msgspec
 
 from holdfast import api
 from holdfast.core.effect import Effect
 from holdfast.core.job import Job
 from holdfast.core.topic import Topics
-from holdfast.errors import Invalid
 from holdfast.flow.execute import Standing
-from holdfast.gateway.limits import NUMBER_DIGITS_MAX
 from holdfast.locks.port import Holder
 from holdfast.ports import DeadLetter, JobEvent
 
@@ -123,30 +118,3 @@ def lock_view(holder: Holder) -> api.LockView:
         remaining_s=holder.remaining_ms / 1000,
         waiters=holder.waiters,
     )
-
-
-def to_cursor(last: str | int) -> str:
-    """Where the next page begins. Opaque to callers, so that its meaning may change."""
-    return base64.urlsafe_b64encode(f"1:{last}".encode()).decode().rstrip("=")
-
-
-def from_cursor(cursor: str | None) -> str | None:
-    if cursor is None:
-        return None
-    try:
-        padded = cursor + "=" * (-len(cursor) % 4)
-        version, _, last = base64.b64decode(padded, altchars="-_", validate=True).decode().partition(":")
-    except (ValueError, binascii.Error):
-        version, last = "", ""
-    if version != "1" or not last:
-        raise Invalid("this cursor is not one that a page of this list gave; start without one")
-    return last
-
-
-def number_from_cursor(cursor: str | None) -> int | None:
-    last = from_cursor(cursor)
-    if last is None:
-        return None
-    if len(last) > NUMBER_DIGITS_MAX or not last.isdigit():
-        raise Invalid("this cursor is not one that a page of this list gave; start without one")
-    return int(last)

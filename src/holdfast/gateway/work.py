@@ -6,11 +6,13 @@ import contextlib
 from collections.abc import Sequence
 
 from holdfast import api
-from holdfast.core.job import Job, JobId, State
-from holdfast.errors import HoldfastError, NotFound
-from holdfast.flow.execute import Attempt, Standing, claim, renew_attempts, report_progress, start_attempts
+from holdfast.core.job import Job, JobId
+from holdfast.core.states import State
+from holdfast.errors import Draining, HoldfastError, NotFound
+from holdfast.flow import execute
+from holdfast.flow.execute import Attempt, Standing
 from holdfast.flow.record import End, Outcome, record
-from holdfast.flow.recover import lose_attempts
+from holdfast.flow.recover import DRAINING, lose_attempts
 from holdfast.gateway import limits
 from holdfast.gateway.calls import Answer, Call
 from holdfast.gateway.desk import Desk
@@ -56,28 +58,63 @@ async def hello(desk: Desk, call: Call) -> Answer:
 
 
 async def claim_work(desk: Desk, call: Call) -> Answer:
-    plane = desk.plane
+    plane, runtime = desk.plane, desk.plane.runtime
     wanted: api.Claim = call.body
+    _check_serving(desk)
+    arrived_at = looked_at = runtime.now()
     plane.registry.seen(wanted.worker, now=plane.store.now())
-    with desk.arrivals.of(wanted.worker) as hint:
-        async with Patience(hint, seconds=wanted.wait_s, receive=call.receive) as patience:
+    with desk.claims.serving(wanted.worker) as claim:
+        if wanted.holding is not None:
+            await desk.claims.wait_alone(wanted.worker, claim)
+            looked_at = runtime.now()
+        async with Patience(claim.hint, seconds=wanted.wait_s, receive=call.receive) as patience:
             jobs = await _claim(plane, wanted)
             while not jobs and wanted.wait_s and not desk.draining and await patience.wait_hint():
+                if claim.is_ghost:
+                    break
+                looked_at = runtime.now()
                 jobs = await _claim(plane, wanted)
     deliveries = [delivery_view(job, plane.topics, started=wanted.start) for job in jobs]
-    return Answer(api.Deliveries(deliveries=deliveries))
+    # Read before the leases began: a worker that trusts them from there on trusts them for too short a time, if at all.
+    return Answer(api.Deliveries(deliveries=deliveries, waited_s=looked_at - arrived_at))
 
 
 async def _claim(plane: Plane, wanted: api.Claim) -> list[Job]:
-    return await claim(
+    store, topics, telemetry = plane.store, plane.topics, plane.telemetry
+    if wanted.holding is not None:
+        held = _attempts(wanted.holding)
+        missed = await execute.claim_again(wanted.worker, held, store=store, topics=topics, telemetry=telemetry)
+        if missed:
+            return missed
+    return await execute.claim(
         wanted.worker,
         wanted.limit,
         start=wanted.start,
-        store=plane.store,
+        store=store,
         bus=plane.bus,
-        topics=plane.topics,
-        telemetry=plane.telemetry,
+        topics=topics,
+        telemetry=telemetry,
     )
+
+
+def _check_serving(desk: Desk) -> None:
+    """Who comes to wait while the plane shuts down would be answered at once, and come again at once."""
+    if desk.draining:
+        raise Draining("shutting down: ask another one, or later")
+
+
+async def listen(desk: Desk, call: Call) -> Answer:
+    plane = desk.plane
+    wanted: api.Listen = call.body
+    _check_serving(desk)
+    plane.registry.seen(wanted.worker, now=plane.store.now())
+    heard = frozenset(_attempts(wanted.heard))
+    with desk.cancels.of(wanted.worker) as hint:
+        async with Patience(hint, seconds=wanted.wait_s, receive=call.receive) as patience:
+            news = set(await execute.find_cancelled(wanted.worker, store=plane.store)) - heard
+            while not news and not desk.draining and await patience.wait_hint():
+                news = set(await execute.find_cancelled(wanted.worker, store=plane.store)) - heard
+    return Answer(api.Heard(cancel=[api.AttemptRef(job_id=a.job_id, fence=a.fence) for a in sorted(news)]))
 
 
 def _attempts(refs: Sequence[api.AttemptRef]) -> list[Attempt]:
@@ -88,7 +125,7 @@ async def start_work(desk: Desk, call: Call) -> Answer:
     plane = desk.plane
     wanted: api.StartWork = call.body
     plane.registry.seen(wanted.worker, now=plane.store.now())
-    standings = await start_attempts(
+    standings = await execute.start_attempts(
         wanted.worker,
         _attempts(wanted.attempts),
         store=plane.store,
@@ -104,7 +141,9 @@ async def renew_work(desk: Desk, call: Call) -> Answer:
     wanted: api.RenewWork = call.body
     # Leases first: they are judged by their fences, whether or not the plane knows the worker again yet.
     attempts = _attempts(wanted.attempts)
-    standings = await renew_attempts(attempts, store=plane.store, topics=plane.topics) if attempts else []
+    standings = await execute.renew_attempts(
+        attempts, store=plane.store, topics=plane.topics, telemetry=plane.telemetry
+    )
     plane.registry.seen(wanted.worker, now=plane.store.now())
     return Answer(api.Standings(attempts=[standing_view(standing) for standing in standings]))
 
@@ -113,7 +152,9 @@ async def tell_progress(desk: Desk, call: Call) -> Answer:
     said: api.Progress = call.body
     limits.stored_json(said.progress, "progress")
     attempt = Attempt(JobId(said.job_id), said.fence)
-    return Answer(_only(await report_progress(attempt, said.progress, store=desk.plane.store)))
+    plane = desk.plane
+    standing = await execute.report_progress(attempt, said.progress, store=plane.store, telemetry=plane.telemetry)
+    return Answer(_only(standing))
 
 
 async def complete_work(desk: Desk, call: Call) -> Answer:
@@ -142,8 +183,13 @@ def _outcome(said: api.Outcome) -> Outcome:
 
 async def prepare_effect(desk: Desk, call: Call) -> Answer:
     said: api.PrepareEffect = call.body
-    effect, ruling = await desk.plane.store.prepare_effect(
-        JobId(said.job_id), said.fence, said.key, idempotent=said.idempotent
+    plane = desk.plane
+    effect, ruling = await execute.prepare_effect(
+        Attempt(JobId(said.job_id), said.fence),
+        said.key,
+        idempotent=said.idempotent,
+        store=plane.store,
+        telemetry=plane.telemetry,
     )
     return Answer(
         api.EffectRuling(ruling=ruling, idempotency_key=effect.idempotency_key, result=api.json_value(effect.result))
@@ -153,7 +199,15 @@ async def prepare_effect(desk: Desk, call: Call) -> Answer:
 async def commit_effect(desk: Desk, call: Call) -> Answer:
     said: api.CommitEffect = call.body
     result = limits.stored_json(said.result, "result")
-    await desk.plane.store.commit_effect(JobId(said.job_id), said.fence, said.key, result)
+    attempt = Attempt(JobId(said.job_id), said.fence)
+    await execute.commit_effect(attempt, said.key, result, store=desk.plane.store, telemetry=desk.plane.telemetry)
+    return Answer(NOTHING)
+
+
+async def withdraw_effect(desk: Desk, call: Call) -> Answer:
+    said: api.WithdrawEffect = call.body
+    attempt = Attempt(JobId(said.job_id), said.fence)
+    await execute.withdraw_effect(attempt, said.key, store=desk.plane.store, telemetry=desk.plane.telemetry)
     return Answer(NOTHING)
 
 
@@ -171,7 +225,7 @@ async def drain(plane: Plane, worker: str) -> None:
     """Nothing more for this worker: what it has not started goes to others, what it runs it may finish."""
     plane.registry.drain(worker)
     waiting = [job for job in await plane.store.list_in_hand(worker) if job.state is State.DISPATCHED]
-    await lose_attempts(waiting, reason="worker-draining", store=plane.store, telemetry=plane.telemetry)
+    await lose_attempts(waiting, reason=DRAINING, store=plane.store, telemetry=plane.telemetry)
     plane.wake()
 
 

@@ -9,7 +9,8 @@ def next_fence(last: int, clock_us: int) -> int:
     """The fence of the next grant.
 
     The counter alone goes backwards when a failover or a restore loses the last increments; the
-    clock alone goes backwards when it is set. The larger of both grows unless both happen at once.
+    clock alone goes backwards when it is set. The larger of both grows as long as no clock that
+    issued a fence was ahead by more than the time between the last grant that was lost and the next.
     """
     return max(last + 1, clock_us)
 

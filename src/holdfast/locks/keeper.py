@@ -7,17 +7,17 @@ user's does not cost any lease; the leases of one sweep go out in batches.
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from holdfast.locks.dead_man import DEAD_MAN
 from holdfast.locks.errors import LockError, Unavailable
 from holdfast.locks.policy import LOOKS_PER_TTL
 from holdfast.locks.port import LockStore, Renewal, Standing
-from holdfast.locks.renewal import Verdict
+from holdfast.locks.renewal import Verdict, judge
 from holdfast.locks.runtime import fork_generation
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Keeper:
         self._tasks: set[asyncio.Task[None]] = set()
         self._work_loop: asyncio.AbstractEventLoop | None = None
         self._pinged_at: float | None = None
+        self._lag_told_s = 0.0
         self._dead_man_at: float | None = None
 
     def watch(self, lease: Lease) -> None:
@@ -144,13 +145,13 @@ class Keeper:
         for lease in [lease for lease in leases if lease.look_at <= now]:
             if lease.lost is not None:
                 continue
-            verdict = lease.judge(now)
+            verdict = judge(lease.belief, lease.lock_class.renewal, now)
             if verdict is Verdict.ABANDON:
                 lease.abandon()
-            if verdict is Verdict.HOLD or lease.renewing or now < lease.belief.due:
-                continue
-            # Under `continue` an abandoned lease is renewed on: it may still be ours.
-            if verdict is Verdict.RENEW or lease.carries_on:
+                # Under `continue` it is renewed on: it may still be ours.
+                if not lease.carries_on or now < lease.belief.due:
+                    continue
+            if verdict is not Verdict.HOLD and not lease.renewing:
                 due.append(lease)
         if not leases:
             self._sweep_s = SWEEP_S_MAX
@@ -220,18 +221,18 @@ class Keeper:
                 loop.call_soon_threadsafe(self._ponged)
             except RuntimeError:  # it closed just now
                 self._work_loop = None
-        elif now - self._pinged_at > limit_s:
-            self._observer.loop_lagged(now - self._pinged_at)
+        elif (lag_s := now - self._pinged_at) > max(limit_s, self._lag_told_s):
+            # Told again when it has doubled: a loop that is stuck for a minute is one piece of news, not a thousand.
+            self._lag_told_s = 2 * lag_s
+            self._observer.loop_lagged(lag_s)
 
     def _ponged(self) -> None:
         self._pinged_at = None
+        self._lag_told_s = 0.0
 
     def _arm_dead_man(self, now: float) -> None:
-        """Have the kernel's timer thread end a process that is stuck when a lease is about to expire.
-
-        It needs no GIL, so it also ends a C call that never gives it up. Half of the margin is
-        left to code that is merely slow to stop.
-        """
+        """Have a process ended that is stuck when a lease is about to expire. Half of the margin is
+        left to code that is merely slow to stop."""
         deadlines = [
             lease.belief.trusted_until + lease.lock_class.renewal.margin_s / 2
             for lease in list(self._leases.values())
@@ -239,10 +240,10 @@ class Keeper:
         ]
         if deadlines:
             self._dead_man_at = min(deadlines)
-            faulthandler.dump_traceback_later(max(0.001, self._dead_man_at - now), exit=True)
+            DEAD_MAN.arm(self, self._dead_man_at, now=now)
         elif self._dead_man_at is not None:
             self._dead_man_at = None
-            faulthandler.cancel_dump_traceback_later()
+            DEAD_MAN.disarm(self, now=now)
 
     def _call(self, callback: Callable[[], None]) -> None:
         if self._loop is not None and not self._loop.is_closed():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.locks.errors import LeaseLost, LossReason, NotOwned
 from holdfast.locks.guards import guard
 from holdfast.locks.policy import OnRenewalFailure
-from holdfast.locks.renewal import Belief, Verdict, believe, doubt, judge, why_abandoned, why_not_owned
+from holdfast.locks.renewal import Belief, believe, doubt, why_abandoned, why_not_owned
 from holdfast.locks.runtime import fork_generation
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ class Lease:
     """
 
     __slots__ = (
-        "_belief",
         "_fork",
         "_observer",
         "_on_loss",
         "_runtime",
         "_seq",
         "acquired_at",
+        "belief",
         "fallback",
         "fence",
         "in_turn",
@@ -77,7 +77,8 @@ class Lease:
         self.released = False
         #: A renewal is under way; the keeper sends no second one beside it.
         self.renewing = False
-        self._belief = belief
+        #: What we hold true of it; only the methods below replace it.
+        self.belief = belief
         #: When the keeper must look at it again: to renew it, or to end it.
         self.look_at = min(belief.due, belief.trusted_until)
         self._runtime = runtime
@@ -104,7 +105,7 @@ class Lease:
         """Seconds of the trust window that are left; 0 once the lease is lost or released."""
         if self.lost is not None or self.released or self._fork != fork_generation():
             return 0.0
-        return max(0.0, self._belief.trusted_until - self._runtime.now())
+        return max(0.0, self.belief.trusted_until - self._runtime.now())
 
     def check(self) -> None:
         """Raise `LeaseLost` if the lease is lost or its trust window over, `NotOwned` once it is released.
@@ -113,7 +114,7 @@ class Lease:
         marks the lease `suspect`.
         """
         self.check_fork()
-        if self.lost is None and not self.released and self._runtime.now() >= self._belief.trusted_until:
+        if self.lost is None and not self.released and self._runtime.now() >= self.belief.trusted_until:
             self.abandon()
         if self.lost is not None and not self.carries_on:
             raise LeaseLost(self.key, reason=self.lost, fence=self.fence)
@@ -145,44 +146,37 @@ class Lease:
     def carries_on(self) -> bool:
         return self.lock_class.on_renewal_failure is OnRenewalFailure.CONTINUE
 
-    @property
-    def belief(self) -> Belief:
-        return self._belief
-
     def on_loss(self, callback: Callable[[], None] | None) -> None:
         """Have `callback` called, in whatever thread finds out, when the lease is lost."""
         self._on_loss = callback
 
-    def judge(self, now: float) -> Verdict:
-        return judge(self._belief, self.lock_class.renewal, now)
-
     def renewal_succeeded(self, *, sent_at: float) -> None:
         # A late answer never shortens or revives anything: beliefs only move forward, a loss is final.
-        known = self._belief
+        known = self.belief
         if self.lost is None and sent_at > known.sent_at:
             spread = 0.8 + self._runtime.jitter(0.2)
             belief = believe(self.lock_class.renewal, sent_at=sent_at, spread=spread, hold_until=known.hold_until)
-            self._belief = belief
+            self.belief = belief
             self.look_at = min(belief.due, belief.trusted_until)
             self.suspect = False
 
     def renewal_failed(self, *, tried_at: float, error: str) -> None:
         if self.lost is None:
-            self._belief = doubt(self._belief, self.lock_class.renewal, tried_at=tried_at)
+            self.belief = doubt(self.belief, self.lock_class.renewal, tried_at=tried_at)
             # Too many failures end it at once, not at the next try.
-            spent = self._belief.failures >= self.lock_class.renewal.failures_max
-            self.look_at = tried_at if spent else min(self._belief.due, self._belief.trusted_until)
-            self._observer.renewal_failed(self.lock_class, self.key, failures=self._belief.failures, error=error)
+            spent = self.belief.failures >= self.lock_class.renewal.failures_max
+            self.look_at = tried_at if spent else min(self.belief.due, self.belief.trusted_until)
+            self._observer.renewal_failed(self.lock_class, self.key, failures=self.belief.failures, error=error)
 
     def not_owned(self, standing: Standing, *, operation: str) -> None:
         """The store says, definitely, that key and token do not match."""
         if self.lost is None and not self.released:
             self._observer.not_owned(self.lock_class, self.key, operation=operation)
-            self.lose(why_not_owned(self._belief, standing, self._runtime.now()))
+            self.lose(why_not_owned(self.belief, standing, self._runtime.now()))
 
     def abandon(self) -> None:
         """Stop trusting the lease. Under `continue` the work, and the renewing, go on as suspect."""
-        reason = why_abandoned(self._belief, self.lock_class.renewal)
+        reason = why_abandoned(self.belief, self.lock_class.renewal)
         if not self.carries_on:
             self.lose(reason)
         elif not self.suspect:
@@ -211,7 +205,7 @@ class Lease:
             self.key,
             self.token,
             fence,
-            belief=self._belief,
+            belief=self.belief,
             runtime=self._runtime,
             observer=self._observer,
         )

@@ -41,7 +41,7 @@ def believe(policy: RenewalPolicy, *, sent_at: float, spread: float = 1.0, hold_
     """The belief after a request that succeeded. `spread` in (0, 1] keeps leases from renewing in step."""
     trusted_until = min(sent_at + policy.trust_s, hold_until)
     due = sent_at + policy.every_s * spread if policy.every_s else trusted_until
-    return Belief(sent_at, trusted_until, due, hold_until=hold_until)
+    return Belief(sent_at, trusted_until, due, 0, hold_until)
 
 
 def doubt(belief: Belief, policy: RenewalPolicy, *, tried_at: float) -> Belief:

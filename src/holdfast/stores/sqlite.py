@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import apsw
 
-from holdfast.core.effect import Effect, EffectState, Ruling
-from holdfast.core.job import Job, JobId, State, Tenant
+from holdfast.core.effect import Effect, Ruling
+from holdfast.core.job import Job, JobId, Tenant
+from holdfast.core.retention import Limits
+from holdfast.core.states import EffectState, State
 from holdfast.core.topic import Topics
 from holdfast.errors import HoldfastError, Invalid, NotFound, StoreUnavailable
 from holdfast.locks.errors import LockError, Unavailable
@@ -32,10 +34,12 @@ from holdfast.ports import (
     JobFilter,
     KeyReused,
     Note,
+    Pruned,
     Snapshot,
     Submission,
 )
 from holdfast.stores import sqlite_effects as effects
+from holdfast.stores import sqlite_retention as retention
 from holdfast.stores.sqlite_file import PlanePart
 from holdfast.stores.sqlite_jobs import Ledger
 from holdfast.stores.sqlite_reads import Reads, Turns
@@ -154,7 +158,18 @@ class SqliteStore:
         return await self._write(lambda ledger: effects.prepare(ledger, job_id, fence, key, idempotent=idempotent))
 
     async def commit_effect(self, job_id: JobId, fence: int, key: str, result: bytes | None) -> Effect:
-        return await self._write(lambda ledger: effects.commit(ledger, job_id, fence, key, result))
+        return await self._write(
+            lambda ledger: effects.settle(
+                ledger, job_id, fence, key, state=EffectState.COMMITTED, result=result, topic_of=self._topic_of
+            )
+        )
+
+    async def withdraw_effect(self, job_id: JobId, fence: int, key: str) -> Effect:
+        return await self._write(
+            lambda ledger: effects.settle(
+                ledger, job_id, fence, key, state=EffectState.ABSENT, result=None, topic_of=self._topic_of
+            )
+        )
 
     async def resolve_effect(
         self, tenant: Tenant, job_id: JobId, key: str, *, state: EffectState, result: bytes | None, note: str
@@ -193,6 +208,18 @@ class SqliteStore:
 
     async def read_snapshot(self) -> Snapshot | None:
         return await self._read(lambda reads: reads.read_snapshot())
+
+    # -- retention ---------------------------------------------------------------------------------
+
+    async def prune(self, limits: Limits, *, after: int = 0) -> Pruned:
+        # Looked for beside the writer, which is then asked only for what can go.
+        found = await self._scan(lambda reads: retention.find(reads, limits, after))
+        if not found.origins:
+            return Pruned(0, found.after)
+        return await self._write(lambda ledger: retention.prune(ledger, found, limits))
+
+    async def pruned_until(self, tenant: Tenant | None = None) -> int:
+        return await self._read(lambda reads: retention.pruned_until(reads, tenant))
 
     # -- for the bus in the store ------------------------------------------------------------------
 

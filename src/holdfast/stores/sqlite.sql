@@ -68,9 +68,10 @@ CREATE TABLE IF NOT EXISTS holdfast_keys (
     job_id TEXT NOT NULL,
     PRIMARY KEY (tenant, key)
 ) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS holdfast_keys_by_job ON holdfast_keys (job_id);
 
 CREATE TABLE IF NOT EXISTS holdfast_events (
-    number  INTEGER PRIMARY KEY,      -- without gaps: given out inside the transaction
+    number  INTEGER PRIMARY KEY,      -- given out inside the transaction: only retention leaves gaps
     tenant  TEXT NOT NULL,
     job_id  TEXT NOT NULL,
     kind    TEXT NOT NULL,
@@ -81,6 +82,12 @@ CREATE TABLE IF NOT EXISTS holdfast_events (
     detail  TEXT NOT NULL             -- JSON
 );
 CREATE INDEX IF NOT EXISTS holdfast_events_by_job ON holdfast_events (job_id, number);
+
+-- How far retention has come: the highest number of a tenant's events that it has removed.
+CREATE TABLE IF NOT EXISTS holdfast_pruned (
+    tenant TEXT PRIMARY KEY,
+    number INTEGER NOT NULL
+) WITHOUT ROWID;
 
 -- The embedded bus. A row goes when its job leaves DISPATCHED, or when it is settled.
 CREATE TABLE IF NOT EXISTS holdfast_deliveries (
@@ -118,6 +125,7 @@ CREATE TABLE IF NOT EXISTS holdfast_dead_letters (
     replayed_as TEXT
 );
 CREATE INDEX IF NOT EXISTS holdfast_dead_letters_by_tenant ON holdfast_dead_letters (tenant, number);
+CREATE INDEX IF NOT EXISTS holdfast_dead_letters_by_job ON holdfast_dead_letters (job_id);
 
 -- The worker registry as its writer last saw it: one row.
 CREATE TABLE IF NOT EXISTS holdfast_snapshot (

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.core.effect import Effect, EffectState, Ruling, idempotency_key, rule_on_repeat
-from holdfast.core.job import Job, JobId, State, Tenant, amend
+from holdfast.core.effect import Effect, Ruling, idempotency_key, rule_on_repeat
+from holdfast.core.job import Job, JobId, Tenant, amend
+from holdfast.core.states import EffectState, State
 from holdfast.errors import Conflict, KeyReused, NotFound, StaleAttempt
 from holdfast.ports import Accepted, Change, Snapshot, Submission
 from holdfast.stores.sqlite_jobs import Ledger, TopicOf
 from holdfast.stores.sqlite_rows import WRITE_EFFECT, effect_values
+
+_TOLD = {EffectState.COMMITTED: "effect.committed", EffectState.ABSENT: "effect.absent"}
+"""A worker's late word."""
 
 
 def prepare(
@@ -44,25 +48,37 @@ def prepare(
     return effect, Ruling.RUN
 
 
-def commit(
-    ledger: Ledger, job_id: JobId, fence: int, key: str, result: bytes | None
-) -> Effect | NotFound | StaleAttempt:
+def settle(
+    ledger: Ledger,
+    job_id: JobId,
+    fence: int,
+    key: str,
+    *,
+    state: EffectState,
+    result: bytes | None,
+    topic_of: TopicOf,
+) -> Effect | NotFound | Conflict | StaleAttempt:
+    """The word of the attempt that prepared it: COMMITTED or ABSENT."""
     job = ledger.reads.find_job(job_id)
     known = None if job is None else ledger.reads.find_effect(job.origin, key)
     if job is None or known is None:
         return NotFound(f"job {job_id} has prepared no effect {key!r}")
-    if known.fence == fence and known.state is EffectState.COMMITTED:
+    if known.fence == fence and known.state is state:
         return known
-    # UNKNOWN too: whoever prepared it last says that it happened, and nobody knows better.
+    # UNKNOWN too: whoever prepared it last says what became of it, and nobody knows better.
     if known.fence == fence and known.state in (EffectState.PREPARED, EffectState.UNKNOWN):
-        committed = replace(known, state=EffectState.COMMITTED, result=result, settled_at=ledger.now)
-        _write(ledger, committed)
+        settled = replace(known, state=state, result=result, settled_at=ledger.now)
+        _write(ledger, settled)
         if known.state is EffectState.UNKNOWN:
-            ledger.tell(job, "effect.committed", {"key": key, "was": known.state})
-        return committed
+            ledger.tell(job, _TOLD[state], {"key": key, "was": known.state})
+            _unpark(ledger, job, key, topic_of)
+        return settled
+    if known.fence == fence and state is EffectState.ABSENT and known.state is EffectState.COMMITTED:
+        return Conflict(f"effect {key!r} of job {job_id} is committed: it has happened")
     detail = {
         "key": key,
         "state": known.state,
+        "offered_state": state,
         "offered_fence": fence,
         "current_fence": known.fence,
         "result": None if result is None else result.decode(errors="replace"),
@@ -91,10 +107,7 @@ def resolve(
     resolved = replace(known, state=state, result=result, settled_at=ledger.now, note=note)
     _write(ledger, resolved)
     ledger.tell(job, "effect.resolved", {"key": key, "as": state, "note": note})
-    # Together with the word it waited for: a crash in between would leave it parked for ever.
-    for parked in ledger.reads.list_parked(job.origin):
-        unparked = amend(parked, not_before=ledger.now)
-        ledger.apply([Change(before=parked, after=unparked, kind="job.unblocked", detail={"effect": key})], topic_of)
+    _unpark(ledger, job, key, topic_of)
     return resolved
 
 
@@ -122,6 +135,13 @@ def write_snapshot(ledger: Ledger, snapshot: Snapshot) -> bool:
         return False
     ledger.execute("INSERT OR REPLACE INTO holdfast_snapshot VALUES (1, ?, ?, ?, ?)", tuple(snapshot))
     return True
+
+
+def _unpark(ledger: Ledger, job: Job, key: str, topic_of: TopicOf) -> None:
+    """Together with the word it waited for: a crash in between would leave it parked for ever."""
+    for parked in ledger.reads.list_parked(job.origin):
+        unparked = amend(parked, not_before=ledger.now)
+        ledger.apply([Change(before=parked, after=unparked, kind="job.unblocked", detail={"effect": key})], topic_of)
 
 
 def _write(ledger: Ledger, effect: Effect) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from holdfast.core.effect import EffectState
-from holdfast.core.job import PARKED_UNTIL, TERMINAL, Job, JobId, State, amend
+from holdfast.core.job import PARKED_UNTIL, Job, JobId, amend
 from holdfast.core.recovery import next_look
+from holdfast.core.states import TERMINAL, EffectState, State
 from holdfast.core.topic import Topic
 from holdfast.ports import Accepted, Change, Delivery, JobEvent, KeyReused, Note, Submission
 from holdfast.stores.sqlite_reads import Reads

@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.effect import Effect, EffectState
-from holdfast.core.job import PARKED_UNTIL, Job, JobId, State, Tenant
+from holdfast.core.effect import Effect
+from holdfast.core.job import PARKED_UNTIL, Job, JobId, Tenant
+from holdfast.core.states import EffectState, State
 from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Snapshot
 from holdfast.stores.sqlite_rows import SELECT_EFFECT, SELECT_EVENT, SELECT_JOB, effect_of, event_of, job_of
 
@@ -43,10 +44,10 @@ class Turns:
 class Reads:
     def __init__(self, connection: apsw.Connection) -> None:
         # Rows come back as whatever their columns hold; the schema is what types them.
-        self._execute: Callable[..., Any] = connection.execute
+        self.execute: Callable[..., Any] = connection.execute
 
     def find_job(self, job_id: JobId) -> Job | None:
-        row = self._execute(f"{SELECT_JOB} FROM holdfast_jobs WHERE id = ?", (job_id,)).fetchone()
+        row = self.execute(f"{SELECT_JOB} FROM holdfast_jobs WHERE id = ?", (job_id,)).fetchone()
         return None if row is None else job_of(row)
 
     def find_jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
@@ -77,7 +78,7 @@ class Reads:
         if before is not None:
             where.append("id < ?")
             values.append(before)
-        rows = self._execute(
+        rows = self.execute(
             f"{SELECT_JOB} FROM holdfast_jobs {index} WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?",
             (*values, limit),
         )
@@ -92,7 +93,7 @@ class Reads:
         return found
 
     def _next_priority(self, below: int) -> int | None:
-        row = self._execute(
+        row = self.execute(
             "SELECT max(priority) FROM holdfast_jobs WHERE state = 'SCHEDULED' AND priority < ?", (below,)
         ).fetchone()
         priority: int | None = row[0]
@@ -111,7 +112,7 @@ class Reads:
         heads: list[Job] = []
         passing = f"AND topic NOT IN ({', '.join('?' * len(without))}) " if without else ""
         for tenant in tenants:
-            rows = self._execute(
+            rows = self.execute(
                 f"{SELECT_JOB} FROM holdfast_jobs WHERE state = 'SCHEDULED' AND priority = ? AND tenant = ? "
                 f"AND not_before <= ? {passing}ORDER BY not_before, id",
                 (priority, tenant, now, *without),
@@ -135,7 +136,7 @@ class Reads:
     def _tenants(self, priority: int, after: str, until: str | None) -> Iterator[str]:
         """Tenants with scheduled jobs of a priority, in order, each by one jump through the index."""
         while True:
-            row = self._execute(
+            row = self.execute(
                 "SELECT min(tenant) FROM holdfast_jobs WHERE state = 'SCHEDULED' AND priority = ? AND tenant > ?",
                 (priority, after),
             ).fetchone()
@@ -146,7 +147,7 @@ class Reads:
             after = tenant
 
     def list_in_hand(self, worker: str) -> list[Job]:
-        rows = self._execute(
+        rows = self.execute(
             f"{SELECT_JOB} FROM holdfast_jobs INDEXED BY holdfast_jobs_in_hand "
             "WHERE worker = ? AND state IN ('DISPATCHED', 'RUNNING') ORDER BY id",
             (worker,),
@@ -155,7 +156,7 @@ class Reads:
 
     def list_parked(self, origin: JobId) -> list[Job]:
         """The job, and replays of it, that wait for a person's word."""
-        rows = self._execute(
+        rows = self.execute(
             f"{SELECT_JOB} FROM holdfast_jobs "
             "WHERE (id = ?1 OR replay_of = ?1) AND state = 'SCHEDULED' AND not_before >= ?2 ORDER BY id",
             (origin, PARKED_UNTIL),
@@ -163,7 +164,7 @@ class Reads:
         return [job_of(row) for row in rows.fetchall()]
 
     def list_recoverable(self, now: float, limit: int, after: JobId | None) -> list[Job]:
-        rows = self._execute(
+        rows = self.execute(
             f"{SELECT_JOB} FROM holdfast_jobs INDEXED BY holdfast_jobs_live "
             "WHERE look_at IS NOT NULL AND look_at <= ? AND id > ? ORDER BY id LIMIT ?",
             (now, after or "", limit),
@@ -179,20 +180,20 @@ class Reads:
         if tenant is not None:
             where.append("tenant = ?")
             values.append(tenant)
-        rows = self._execute(
+        rows = self.execute(
             f"{SELECT_EVENT} WHERE {' AND '.join(where)} ORDER BY number LIMIT ?",
             (*values, limit),
         )
         return [event_of(row) for row in rows.fetchall()]
 
     def count_jobs(self) -> dict[tuple[Tenant, State], int]:
-        rows: Iterable[tuple[str, str, int]] = self._execute(
+        rows: Iterable[tuple[str, str, int]] = self.execute(
             "SELECT tenant, state, jobs FROM holdfast_counts WHERE jobs > 0"
         ).fetchall()
         return {(Tenant(tenant), State(state)): jobs for tenant, state, jobs in rows}
 
     def find_effect(self, job_id: JobId, key: str) -> Effect | None:
-        row = self._execute(
+        row = self.execute(
             f"{SELECT_EFFECT} WHERE job_id = ? AND key = ?",
             (job_id, key),
         ).fetchone()
@@ -206,7 +207,7 @@ class Reads:
         if job_id is not None:
             where.append("job_id = ?")
             values.append(job_id)
-        rows = self._execute(
+        rows = self.execute(
             f"{SELECT_EFFECT} WHERE {' AND '.join(where)} ORDER BY prepared_at, job_id, key LIMIT ?",
             (*values, limit),
         )
@@ -220,7 +221,7 @@ class Reads:
         return letters[0] if letters else None
 
     def _dead_letters(self, where: str, values: tuple[Any, ...], limit: int) -> list[DeadLetter]:
-        rows = self._execute(
+        rows = self.execute(
             "SELECT number, tenant, job_id, reason, at, replayed_as "  # noqa: S608  (`where` is one of the two literals above)
             f"FROM holdfast_dead_letters WHERE {where} ORDER BY number DESC LIMIT ?",
             (*values, limit),
@@ -244,18 +245,18 @@ class Reads:
         return letters
 
     def read_snapshot(self) -> Snapshot | None:
-        row = self._execute("SELECT fence, seq, at, workers FROM holdfast_snapshot").fetchone()
+        row = self.execute("SELECT fence, seq, at, workers FROM holdfast_snapshot").fetchone()
         return None if row is None else Snapshot(*row)
 
     def list_deliveries(self, worker: str, limit: int) -> list[Delivery]:
-        rows = self._execute(
+        rows = self.execute(
             "SELECT worker, job_id, fence FROM holdfast_deliveries WHERE worker = ? ORDER BY fence, job_id LIMIT ?",
             (worker, limit),
         )
         return [Delivery(*row) for row in rows.fetchall()]
 
     def has_delivery(self, delivery: Delivery) -> bool:
-        row = self._execute(
+        row = self.execute(
             "SELECT 1 FROM holdfast_deliveries WHERE worker = ? AND fence = ? AND job_id = ?",
             (delivery.worker, delivery.fence, delivery.job_id),
         ).fetchone()

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.effect import Effect, EffectState
-from holdfast.core.job import Job, JobId, Risk, State, Tenant
+from holdfast.core.effect import Effect
+from holdfast.core.job import Job, JobId, Tenant
+from holdfast.core.states import EffectState, Risk, State
 from holdfast.ports import JobEvent
 
 PAYLOAD_INLINE_MAX = 512

@@ -11,7 +11,15 @@ worker.run()
 from __future__ import annotations
 
 from holdfast.worker.context import Job, SyncJob
-from holdfast.worker.errors import AttemptOver, BrokenWorker, EffectAbsent, EffectUnknown, Fatal, PlaneRefused
+from holdfast.worker.errors import (
+    AttemptOver,
+    BrokenWorker,
+    EffectAbsent,
+    EffectUnknown,
+    Fatal,
+    LeaseLost,
+    PlaneRefused,
+)
 from holdfast.worker.worker import Isolation, Options, Worker, serve, serving
 
 __all__ = [
@@ -22,6 +30,7 @@ __all__ = [
     "Fatal",
     "Isolation",
     "Job",
+    "LeaseLost",
     "Options",
     "PlaneRefused",
     "SyncJob",

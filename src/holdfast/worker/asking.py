@@ -9,7 +9,7 @@ from typing import assert_never
 from holdfast.locks.runtime import Runtime
 from holdfast.worker.attempt import Attempt, Stop
 from holdfast.worker.link import Link, Refused, Unreachable, patiently
-from holdfast.worker.wire import Answer, Ask, Commit, Prepare, Report, Request
+from holdfast.worker.wire import Answer, Ask, Commit, Prepare, Report, Request, Withdraw
 
 
 class Asking:
@@ -54,6 +54,8 @@ class Asking:
                 return Answer(ruling=ruling.ruling, idempotency_key=ruling.idempotency_key, result=bytes(ruling.result))
             case Commit():
                 await self._link.commit(attempt.job_id, attempt.fence, request)
+            case Withdraw():
+                await self._link.withdraw(attempt.job_id, attempt.fence, request)
             case Report():
                 await self._link.progress(attempt.job_id, attempt.fence, request)
             case never:

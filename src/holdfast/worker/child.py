@@ -32,10 +32,10 @@ def main() -> None:
     descriptor, supervisor = int(sys.argv[1]), int(sys.argv[2])
     die_with(supervisor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    child = Child(ChildEnd(socket.socket(fileno=descriptor)))
-    signal.signal(CANCEL_SIGNAL, child.interrupt)
+    performer = Performer(ChildEnd(socket.socket(fileno=descriptor)))
+    signal.signal(CANCEL_SIGNAL, performer.interrupt)
     with suppress(BrokenPipeError, ConnectionResetError):  # the supervisor is gone: so are we
-        child.serve()
+        performer.serve()
 
 
 def die_with(supervisor: int) -> None:
@@ -46,7 +46,9 @@ def die_with(supervisor: int) -> None:
         sys.exit(1)
 
 
-class Child:
+class Performer:
+    """What runs in the child: one handler after the other."""
+
     def __init__(self, end: ChildEnd) -> None:
         self._end = end
         self._loop = asyncio.Runner(loop_factory=loop_factory())

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -48,6 +49,9 @@ class Child(asyncio.Protocol):
         self._asked: Callable[[Ask], None] | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._pidfd = -1
+        self._ending = threading.Lock()
+        """Nobody is killed by a number that has become another process's, or in the middle of another job."""
+        self._connected = False
         self.jobs = 0
         self.used_up = False
         """It was told to stop something, and may still be about to: not for another job."""
@@ -56,9 +60,16 @@ class Child(asyncio.Protocol):
         """Raises `BrokenWorker` if the module cannot be loaded."""
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "holdfast.worker.child", str(theirs.fileno()), str(os.getpid())]
-        # A group of its own: a kill reaches what the handler has started, and Ctrl-C does not reach the handler.
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], process_group=0, stdin=subprocess.DEVNULL)  # noqa: S603, ASYNC220  (our own command; a spawn takes a millisecond)
-        theirs.close()
+        try:
+            # A group of its own: a kill reaches what the handler has started, and Ctrl-C does not reach the handler.
+            self._process = subprocess.Popen(  # noqa: S603, ASYNC220  (our own command; a spawn takes a millisecond)
+                command, pass_fds=[theirs.fileno()], process_group=0, stdin=subprocess.DEVNULL
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         self._watch()
         self._transport, _ = await self._loop.create_unix_connection(lambda: self, sock=ours)
         self.say(Begin(target, list(sys.path)))
@@ -70,7 +81,8 @@ class Child(asyncio.Protocol):
             raise
 
     def run(self, work: Work, asked: Callable[[Ask], None]) -> asyncio.Future[Done]:
-        self.jobs += 1
+        with self._ending:
+            self.jobs += 1
         self._asked = asked
         self._done = self._loop.create_future()
         if self._reaped.done():
@@ -79,7 +91,9 @@ class Child(asyncio.Protocol):
         return self._done
 
     def say(self, order: Order) -> None:
-        self._transport.write(frame(order))
+        """Nobody hears it if the child is gone; then `run` ends by that."""
+        if self._connected:
+            self._transport.write(frame(order))
 
     def cancel(self, *, grace_s: float) -> None:
         """Ask the handler to stop; kill it if it has not by then."""
@@ -89,16 +103,20 @@ class Child(asyncio.Protocol):
             os.kill(self._process.pid, signal.SIGUSR1)
         self._patience = self._loop.call_later(grace_s, self.kill)
 
-    def kill(self) -> None:
-        """End it and everything in its process group. `run` ends when it is reaped."""
-        self.used_up = True
-        if not self._reaped.done():
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+    def kill(self, *, job: int | None = None) -> None:
+        """End it and everything in its process group, from any thread. `run` ends when it is reaped.
+
+        With `job`, only if it has not been given another since: the number that `jobs` had.
+        """
+        with self._ending:
+            if job in {None, self.jobs} and self._process.returncode is None:
+                self.used_up = True
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
 
     @property
     def usable(self) -> bool:
-        return not self.used_up and not self._reaped.done()
+        return self._connected and not self.used_up and not self._reaped.done()
 
     async def close(self, *, at_once: bool = False) -> None:
         """Let it end, or make it; then reap it."""
@@ -130,8 +148,12 @@ class Child(asyncio.Protocol):
                 case Broken() if not self._ready.done():
                     self._ready.set_exception(BrokenWorker(said.reason))
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._connected = True
+
     def connection_lost(self, exc: Exception | None) -> None:
         # It ended, or its handler closed every descriptor: nothing can be heard of it any more.
+        self._connected = False
         if self._done is not None and not self._done.done():
             self.kill()
 
@@ -150,8 +172,8 @@ class Child(asyncio.Protocol):
             # group's number cannot become another's before its leader is reaped.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        code = self._process.poll()
+        with self._ending:
+            code = self._process.wait() if self._pidfd >= 0 else self._process.poll()
         if code is None:
             self._loop.call_later(POLL_S, self._look)
             return

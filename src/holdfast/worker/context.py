@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Generator
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.worker.errors import AttemptOver, EffectUnknown, PlaneRefused
-from holdfast.worker.wire import Answer, Commit, Prepare, Report, Request, Work
+from holdfast.worker.errors import AttemptOver, EffectAbsent, EffectUnknown, LeaseLost, PlaneRefused
+from holdfast.worker.wire import Answer, Commit, Prepare, Report, Request, Withdraw, Work
 
 
-class Attempt:
-    """The facts of one attempt, and whether it may go on."""
+def _never() -> bool:
+    return False
 
-    def __init__(self, work: Work) -> None:
+
+class JobFacts:
+    """What is known of one attempt, and whether it may go on."""
+
+    def __init__(self, work: Work, is_lost: Callable[[], bool]) -> None:
         self.id = work.job_id
         self.topic = work.topic
         self.attempt = work.attempt
@@ -28,8 +33,9 @@ class Attempt:
         self.risk = work.risk
         self.trace = work.trace
         self.over = ""
-        """Why the handler must stop, once it must."""
+        """Why the handler must stop, once it must: cancelled, timed_out, handed_back, lost or stale."""
         self._payload = work.payload
+        self._is_lost = is_lost
 
     @cached_property
     def payload(self) -> Any:
@@ -41,16 +47,25 @@ class Attempt:
         return self.over == "cancelled"
 
     def check(self) -> None:
-        """Raises `AttemptOver` if the handler must stop."""
+        """Raises `AttemptOver` if the handler must stop, and `LeaseLost`, which is one, if nobody keeps it any more."""
+        self.check_lease()
         if self.over:
             raise AttemptOver(self.over)
 
+    def check_lease(self) -> None:
+        """Raises `LeaseLost` alone. Asked once more right before an effect: leave for it was given a while ago,
+        and this process may have been stopped since."""
+        if self.over in {"lost", "stale"} or self._is_lost():
+            raise LeaseLost(self.over or "lost")
 
-class Job(Attempt):
+
+class Job(JobFacts):
     """For coroutines."""
 
-    def __init__(self, work: Work, ask: Callable[[Request], Awaitable[Answer]]) -> None:
-        super().__init__(work)
+    def __init__(
+        self, work: Work, ask: Callable[[Request], Awaitable[Answer]], *, is_lost: Callable[[], bool] = _never
+    ) -> None:
+        super().__init__(work, is_lost)
         self._ask = ask
 
     async def progress(self, value: Any) -> None:
@@ -62,19 +77,27 @@ class Job(Attempt):
 
         What an earlier attempt did is remembered and not done again. If that is not known,
         `EffectUnknown` is raised, unless the risk is low or the other side is `idempotent`: `fn`
-        then gets the same `idempotency_key`, if it has a parameter of that name. A cancel waits
-        until the effect is recorded.
+        then gets the same `idempotency_key`, if it has a parameter of that name. If `fn` raises
+        `EffectAbsent`, it did not happen: the next attempt may try. A cancel waits until the effect
+        is recorded.
         """
+        self.check()
         section = asyncio.ensure_future(self._once(effect(key, fn, args, idempotent=idempotent)))
         try:
             return await asyncio.shield(section)
         except asyncio.CancelledError:
+            await self._see_through(section)
+            raise
+
+    async def _see_through(self, section: asyncio.Future[Any]) -> None:
+        """A cancel lets an effect come to its end. Any other reason to stop, before or after it, does not."""
+        while not section.done():
             if self.over != "cancelled":
                 section.cancel()
-            await asyncio.wait([section])
-            if not section.cancelled():
-                section.exception()
-            raise
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([section])
+        if not section.cancelled():
+            section.exception()  # seen: what the handler gets is the cancellation
 
     async def _once(self, steps: Steps) -> Any:
         reply: Any = None
@@ -84,18 +107,22 @@ class Job(Attempt):
             except StopIteration as end:
                 return end.value
             if isinstance(step, Call):
-                reply = step.run()
-                if inspect.isawaitable(reply):
-                    reply = await reply
+                self.check_lease()
+                try:
+                    reply = step.run()
+                    if inspect.isawaitable(reply):
+                        reply = await reply
+                except EffectAbsent as absent:
+                    reply = absent
             else:
                 reply = _accepted(await self._ask(step))
 
 
-class SyncJob(Attempt):
+class SyncJob(JobFacts):
     """For plain functions: the same verbs, which wait."""
 
-    def __init__(self, work: Work, ask: Callable[[Request], Answer]) -> None:
-        super().__init__(work)
+    def __init__(self, work: Work, ask: Callable[[Request], Answer], *, is_lost: Callable[[], bool] = _never) -> None:
+        super().__init__(work, is_lost)
         self._ask = ask
         self._careful = 0
 
@@ -114,6 +141,8 @@ class SyncJob(Attempt):
             self.check()
 
     def _carefully(self, action: Callable[[], Any]) -> Any:
+        if not self._careful:
+            self.check()
         self._careful += 1
         try:
             return action()
@@ -129,7 +158,14 @@ class SyncJob(Attempt):
                 step = steps.send(reply)
             except StopIteration as end:
                 return end.value
-            reply = step.run() if isinstance(step, Call) else _accepted(self._ask(step))
+            if isinstance(step, Call):
+                self.check_lease()
+                try:
+                    reply = step.run()
+                except EffectAbsent as absent:
+                    reply = absent
+            else:
+                reply = _accepted(self._ask(step))
 
 
 class Call(NamedTuple):
@@ -147,8 +183,11 @@ def effect(key: str, fn: Callable[..., Any], args: tuple[Any, ...], *, idempoten
     if answer.ruling == "remembered":
         return msgspec.json.decode(answer.result)
     named = {"idempotency_key": answer.idempotency_key} if _takes_key(fn) else {}
-    # If this raises, the effect stays prepared: nobody knows how far it came.
+    # If this raises anything else than EffectAbsent, the effect stays prepared: nobody knows how far it came.
     value = yield Call(lambda: fn(*args, **named))
+    if isinstance(value, EffectAbsent):
+        yield Withdraw(key)
+        raise value
     try:
         result = msgspec.json.encode(value)
     except TypeError:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.worker.errors import AttemptOver, EffectUnknown, Fatal
+from holdfast.worker.errors import AttemptOver, EffectAbsent, EffectUnknown, Fatal
 from holdfast.worker.wire import Done
 
 MESSAGE_MAX = 2000
@@ -25,6 +25,8 @@ def ended(result: Callable[[], Any]) -> Done:
         return failed("effect-unknown", str(error), retryable=False)
     except Fatal as error:
         return failed(_code(error.__cause__ or error), _told(error), retryable=False)
+    except EffectAbsent as error:
+        return failed(_code(error.__cause__ or error), _told(error))
     except BaseException as error:  # noqa: BLE001  (a handler's SystemExit ends the handler, not its process)
         return failed(_code(error), _told(error))
     try:

@@ -7,10 +7,12 @@
     ├── PlaneRefused      the plane did not accept what the handler asked of it
     └── BrokenWorker      (ValueError) the worker cannot start as it is written
     BaseException
-    └── AttemptOver       raised in a handler that must stop: cancelled, timed out, or its lease is lost
+    └── AttemptOver       raised in a handler that must stop: cancelled, timed out, handed back
+        └── LeaseLost     or it has no lease any more, and somebody else may begin the job at any moment
 
 `AttemptOver` is no `Exception`, as `KeyboardInterrupt` is none: a handler that retries on every
-exception must not retry on this one. In a coroutine it is `asyncio.CancelledError` instead.
+exception must not retry on this one. A coroutine is stopped by `asyncio.CancelledError` instead, and
+`job.over` says why; both are raised by `job.check()`.
 """
 
 from __future__ import annotations
@@ -40,8 +42,12 @@ class BrokenWorker(ValueError):
 
 
 class AttemptOver(BaseException):
-    """`why`: cancelled, timed_out, handed_back or lost."""
+    """`why`: cancelled, timed_out, handed_back, lost or stale."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"this attempt is over: {why}")
         self.why = why
+
+
+class LeaseLost(AttemptOver):
+    pass

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from holdfast.locks.runtime import Runtime
@@ -14,71 +14,87 @@ from holdfast.worker.ending import ended
 from holdfast.worker.wire import Answer, Done, Request
 from holdfast.worker.worker import Task
 
-Asking = Callable[[Request], Awaitable[Answer]]
+AskPlane = Callable[[Request], Coroutine[Any, Any, Answer]]
 
 
-async def run_in_loop(task: Task, attempt: Attempt, ask: Asking) -> Done:
-    """The handler as a task of this loop; stopping cancels it."""
-    job = Job(attempt.work, ask)
+async def run_in_loop(task: Task, attempt: Attempt, ask: AskPlane, *, runtime: Runtime) -> Done:
+    """The handler as a task of this loop; stopping cancels it. Returns when it has ended, not before."""
+    job = Job(attempt.work, ask, is_lost=_lateness(attempt, runtime))
     handling = asyncio.ensure_future(_awaited(task, job))
 
     def stop(why: Stop) -> None:
         job.over = why.value
-        handling.cancel()
+        handling.cancel(f"this attempt is over: {why}")
 
-    _stoppable(attempt, stop)
-    await asyncio.wait([handling])
+    attempt.stoppable(stop)
+    try:
+        await asyncio.wait([handling])
+    finally:
+        if not handling.done():  # the worker itself is being cancelled
+            handling.cancel()
+            await asyncio.wait([handling])
     return ended(handling.result)
 
 
-async def run_in_thread(task: Task, attempt: Attempt, ask: Asking, *, runtime: Runtime) -> Done:
+async def run_in_thread(task: Task, attempt: Attempt, ask: AskPlane, *, runtime: Runtime) -> Done:
     """The handler in a thread of its own. Nothing stops it but `job.check()`; a coroutine is cancelled."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Done] = loop.create_future()
+    is_lost = _lateness(attempt, runtime)
 
-    async def body() -> None:
-        handled = await _coroutine_here() if task.is_coroutine else _function_here()
-        with suppress(RuntimeError):  # the worker has ended before the thread did
-            loop.call_soon_threadsafe(_settle, done, handled)
+    def settle(handled: Done) -> None:
+        if not done.done():
+            done.set_result(handled)
 
-    def _function_here() -> Done:
-        job = SyncJob(attempt.work, lambda request: asyncio.run_coroutine_threadsafe(_answered(request), loop).result())
-        loop.call_soon_threadsafe(_stoppable, attempt, lambda why: setattr(job, "over", why.value))
-        return ended(lambda: task.handler(job))
-
-    async def _coroutine_here() -> Done:
-        here = asyncio.get_running_loop()
-        job = Job(
-            attempt.work,
-            lambda request: asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_answered(request), loop)),
+    def function_here() -> Done:
+        job = SyncJob(
+            attempt.work, lambda request: asyncio.run_coroutine_threadsafe(ask(request), loop).result(), is_lost=is_lost
         )
+        loop.call_soon_threadsafe(attempt.stoppable, lambda why: setattr(job, "over", why.value))
+        with _without_loop():
+            return ended(lambda: task.handler(job))
+
+    async def coroutine_here() -> Done:
+        here = asyncio.get_running_loop()
+
+        def ask_from_here(request: Request) -> Awaitable[Answer]:
+            return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ask(request), loop))
+
+        job = Job(attempt.work, ask_from_here, is_lost=is_lost)
         handling = asyncio.ensure_future(_awaited(task, job))
 
         def stop(why: Stop) -> None:
             job.over = why.value
             with suppress(RuntimeError):  # it has just ended
-                here.call_soon_threadsafe(handling.cancel)
+                here.call_soon_threadsafe(handling.cancel, f"this attempt is over: {why}")
 
-        loop.call_soon_threadsafe(_stoppable, attempt, stop)
+        loop.call_soon_threadsafe(attempt.stoppable, stop)
         await asyncio.wait([handling])
         return ended(handling.result)
 
-    async def _answered(request: Request) -> Answer:
-        return await ask(request)
+    async def body() -> None:
+        handled = await coroutine_here() if task.is_coroutine else function_here()
+        with suppress(RuntimeError):  # the worker has ended before the thread did
+            loop.call_soon_threadsafe(settle, handled)
 
     runtime.run_in_thread(body, f"holdfast-{attempt.work.topic}")
     return await done
 
 
-def _settle(done: asyncio.Future[Done], handled: Done) -> None:
-    if not done.done():
-        done.set_result(handled)
+@contextmanager
+def _without_loop() -> Iterator[None]:
+    """The runtime starts threads with a loop. A plain function must not find it: it may well call `asyncio.run`."""
+    here = asyncio.get_running_loop()
+    asyncio._set_running_loop(None)  # noqa: SLF001  (meant for those who run loops, as we do)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(here)  # noqa: SLF001
 
 
-def _stoppable(attempt: Attempt, stop: Callable[[Stop], None]) -> None:
-    attempt.body = stop
-    if attempt.stopped is not None:  # before there was anything to stop
-        stop(attempt.stopped)
+def _lateness(attempt: Attempt, runtime: Runtime) -> Callable[[], bool]:
+    """Judged by the clock alone: a handler that asks must hear the truth even while the worker's loop is stuck."""
+    return lambda: runtime.now() >= attempt.lease.trusted_until
 
 
 async def _awaited(task: Task, job: Job) -> Any:

@@ -1,14 +1,14 @@
 """The link to the plane: what a worker says over `/v1/work/*`, and the two ways in which it can fail.
 
-Everything here may be repeated after `Unreachable` except a claim, whose deliveries may already
-have been started: those come back to the plane when their lease runs out.
+Everything here may be repeated after `Unreachable`. A claim may have started deliveries of which
+its worker never heard: the next one says what it holds, and gets the others again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -16,15 +16,16 @@ import msgspec
 
 from holdfast import api
 from holdfast.locks.runtime import Runtime
-from holdfast.locks.stores.etcd_http import BrokenExchange, Endpoint
-from holdfast.worker.wire import Commit, Prepare, Report
+from holdfast.worker.http1 import Address, BrokenExchange
+from holdfast.worker.wire import Commit, Prepare, Report, Withdraw
 
 CALL_S = 10.0
-CONNECT_S = 2.0
-LONGEST_S = 90.0
-"""Of any exchange: longer than the longest wait for deliveries."""
+GOODBYE_S = 2.0
 BACKOFF_FIRST_S = 0.05
 BACKOFF_S_MAX = 2.0
+
+Ref = tuple[str, int]
+"""A job and the fence of one of its attempts."""
 
 _T = TypeVar("_T")
 
@@ -49,8 +50,9 @@ class Delivered(api.DeliveryView, kw_only=True):
     payload: msgspec.Raw
 
 
-class _Deliveries(msgspec.Struct):
+class Claimed(msgspec.Struct):
     deliveries: list[Delivered]
+    waited_s: float = 0.0
 
 
 class _Ruling(msgspec.Struct):
@@ -65,6 +67,8 @@ class _Problem(msgspec.Struct):
 
 
 class Link:
+    """Used from one event loop."""
+
     def __init__(self, url: str, worker: str, *, api_key: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -74,20 +78,26 @@ class Link:
         self.worker = worker
         self._login = f"Bearer {api_key}" if api_key else ""
         self._path = parts.path.rstrip("/") + "/v1/work/"
-        self._plane = Endpoint(parts.hostname, port, tls=tls, connect_s=CONNECT_S, exchange_s=LONGEST_S)
+        self._plane = Address(parts.hostname, port, tls=tls)
 
     async def hello(self, hello: api.Hello) -> api.HelloReply:
         return await self._post("hello", hello, api.HelloReply)
 
-    async def claim(self, limit: int, *, wait_s: float) -> list[Delivered]:
+    async def claim(self, limit: int, *, wait_s: float, holding: Collection[Ref] | None) -> Claimed:
         """Deliveries, already started."""
-        claim = api.Claim(worker=self.worker, limit=limit, wait_s=wait_s, start=True)
-        return (await self._post("claim", claim, _Deliveries, within_s=wait_s + CALL_S)).deliveries
+        held = None if holding is None else _refs(holding)
+        claim = api.Claim(worker=self.worker, limit=limit, wait_s=wait_s, start=True, holding=held)
+        return await self._post("claim", claim, Claimed, within_s=wait_s + CALL_S)
 
-    async def renew(self, attempts: Sequence[tuple[str, int]], *, within_s: float) -> list[api.AttemptStanding]:
-        refs = [api.AttemptRef(job_id=job_id, fence=fence) for job_id, fence in attempts]
-        work = api.RenewWork(worker=self.worker, attempts=refs)
+    async def renew(self, attempts: Sequence[Ref], *, within_s: float) -> list[api.AttemptStanding]:
+        work = api.RenewWork(worker=self.worker, attempts=_refs(attempts))
         return (await self._post("renew", work, api.Standings, within_s=within_s)).attempts
+
+    async def listen(self, heard: Collection[Ref], *, wait_s: float) -> list[Ref]:
+        """Attempts that somebody wants to be stopped."""
+        said = api.Listen(worker=self.worker, wait_s=wait_s, heard=_refs(heard))
+        reply = await self._post("listen", said, api.Heard, within_s=wait_s + CALL_S)
+        return [(ref.job_id, ref.fence) for ref in reply.cancel]
 
     async def complete(self, outcomes: list[api.Outcome]) -> list[api.AttemptStanding]:
         work = api.CompleteWork(worker=self.worker, outcomes=outcomes)
@@ -109,24 +119,32 @@ class Link:
         said = api.CommitEffect(worker=self.worker, job_id=job_id, fence=fence, key=effect.key, result=value)
         await self._post("effect/commit", said, msgspec.Raw)
 
-    async def goodbye(self, *, gone: bool) -> None:
-        await self._post("goodbye", api.Goodbye(worker=self.worker, gone=gone), msgspec.Raw, within_s=CONNECT_S)
+    async def withdraw(self, job_id: str, fence: int, effect: Withdraw) -> None:
+        said = api.WithdrawEffect(worker=self.worker, job_id=job_id, fence=fence, key=effect.key)
+        await self._post("effect/withdraw", said, msgspec.Raw)
 
-    async def close(self) -> None:
-        await self._plane.close()
+    async def goodbye(self, *, gone: bool) -> None:
+        await self._post("goodbye", api.Goodbye(worker=self.worker, gone=gone), msgspec.Raw, within_s=GOODBYE_S)
+
+    def close(self) -> None:
+        self._plane.close()
 
     async def _post(self, verb: str, body: msgspec.Struct, reply: type[_T], *, within_s: float = CALL_S) -> _T:
         try:
-            async with asyncio.timeout(within_s):
-                answer = await self._plane.post(self._path + verb, msgspec.json.encode(body), login=self._login)
+            said = msgspec.json.encode(body)
+            answer = await self._plane.post(self._path + verb, said, login=self._login, within_s=within_s)
             if answer.status < 300:
                 return msgspec.json.decode(answer.body or b"null", type=reply)
             problem = _problem(answer.body)
         except (OSError, BrokenExchange, msgspec.DecodeError) as error:
-            raise Unreachable(f"{verb}: {error or 'no answer in time'}") from error
+            raise Unreachable(f"{verb}: {str(error) or 'no answer in time'}") from error
         if answer.status >= 500 or answer.status == 429:
             raise Unreachable(f"{verb}: {answer.status} {problem.code}: {problem.detail}")
         raise Refused(answer.status, problem.code, problem.detail)
+
+
+def _refs(attempts: Iterable[Ref]) -> list[api.AttemptRef]:
+    return [api.AttemptRef(job_id=job_id, fence=fence) for job_id, fence in attempts]
 
 
 def _problem(body: bytes) -> _Problem:

@@ -11,7 +11,7 @@ from holdfast.api import Outcome
 from holdfast.locks.runtime import Runtime
 from holdfast.worker.attempt import report
 from holdfast.worker.ending import failed
-from holdfast.worker.link import Link, Refused, Unreachable
+from holdfast.worker.link import Link, Ref, Refused, Unreachable
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -36,6 +36,9 @@ class Outbox:
         self._waiting.append(outcome)
         self._filled.set()
         self._empty.clear()
+
+    def refs(self) -> list[Ref]:
+        return [(outcome.job_id, outcome.fence) for outcome in self._waiting]
 
     async def wait_empty(self) -> None:
         await self._empty.wait()
@@ -71,6 +74,9 @@ class Outbox:
         try:
             standings = await self._link.complete(batch)
         except Refused as refused:
+            if refused.status in {401, 403}:
+                # Nothing is wrong with the outcomes: somebody is about to put the key right.
+                raise Unreachable(str(refused)) from refused
             await self._send_each(batch, refused)
             return
         for standing in standings:

@@ -1,4 +1,4 @@
-"""The supervisor: says hello, claims, keeps leases, reports, drains. Handlers run elsewhere, as a rule.
+"""The supervisor: says hello, claims, runs, reports, drains. Handlers run elsewhere, as a rule; the keeper keeps leases.
 
 Its promise: when the trust window of a lease ends, or the plane says that the attempt is over, the
 handler is stopped, and with isolation `process` it is dead and reaped, before anything else
@@ -10,31 +10,31 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
-from holdfast import api
-from holdfast.locks.renewal import Verdict
 from holdfast.locks.runtime import SYSTEM, Runtime
 from holdfast.worker.asking import Asking
 from holdfast.worker.attempt import Attempt, Stop
 from holdfast.worker.children import ChildDied, Children
 from holdfast.worker.ending import failed
 from holdfast.worker.errors import BrokenWorker
-from holdfast.worker.identity import is_dead, own_identity
+from holdfast.worker.identity import own_identity
 from holdfast.worker.inline import run_in_loop, run_in_thread
-from holdfast.worker.link import Delivered, Link, Refused, Unreachable, patiently
+from holdfast.worker.introduction import Introduction
+from holdfast.worker.keeper import Keeper
+from holdfast.worker.link import Claimed, Link, Ref, Refused, Unreachable, patiently
 from holdfast.worker.outbox import Outbox
 from holdfast.worker.wire import Answer, Ask, Done, Request
 from holdfast.worker.worker import Isolation, Options, Worker, match_topic
 
 logger = logging.getLogger("holdfast.worker")
 
-CLAIM_WAIT_S = 5.0
 CLAIM_RETRY_S = 0.1
 CLAIM_RETRY_S_MAX = 2.0
 LAST_CLAIM_S = 0.5
-RENEW_S_MAX = 2.0
 SETTLE_S = 5.0
 """At the end: for handlers that were told to stop, and for the last outcomes to be heard."""
 
@@ -55,9 +55,11 @@ class Supervisor:
         self._isolations = isolations
         self._worker = worker
         self._runtime = runtime
-        self._identity = own_identity()
-        self.id = self._identity.worker_id(options.name)
-        self._link = Link(options.url, self.id, api_key=options.api_key)
+        me = own_identity()
+        self.id = me.worker_id(options.name)
+        self._introduction = Introduction(options, isolations, me)
+        self._link = self._new_link()
+        self._keeper = Keeper(self._new_link(), self._introduction, runtime=runtime)
         self._asking = Asking(self._link, runtime=runtime)
         self._outbox = Outbox(self._link, runtime=runtime)
         self._children = (
@@ -71,11 +73,6 @@ class Supervisor:
         self._running = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
-        self._look = asyncio.Event()
-        self._look_at = 0.0
-        self._heartbeat_s = CLAIM_WAIT_S
-        self._claim_wait_s = CLAIM_WAIT_S
-        self._spoke_at = 0.0
         self._ready = asyncio.Event()
         self._draining = asyncio.Event()
         self._hurried = asyncio.Event()
@@ -84,6 +81,7 @@ class Supervisor:
         """Stop claiming, finish what runs; called again, hand it back at once."""
         if self._draining.is_set():
             self._hurried.set()
+        self._introduction.leaving = True
         self._draining.set()
         self._freed.set()
 
@@ -96,61 +94,37 @@ class Supervisor:
         try:
             if self._children is not None:
                 await self._children.start()
-            await patiently(self._introduce, runtime=self._runtime, while_=lambda: not self._draining.is_set())
+            await patiently(
+                lambda: self._introduction.say(self._link),
+                runtime=self._runtime,
+                while_=lambda: not self._draining.is_set(),
+            )
+            self._keeper.start()
             self._ready.set()
             async with asyncio.TaskGroup() as group:
-                keeping = [group.create_task(self._keep_leases()), group.create_task(self._outbox.run())]
+                sending = group.create_task(self._outbox.run())
                 await self._claim_until_draining()
                 await self._finish()
-                for task in keeping:
-                    task.cancel()
+                sending.cancel()
         except Unreachable:
             logger.warning("worker.never_registered worker=%s", self.id)  # it was told to end before it could begin
         finally:
-            if self._children is not None:
-                await self._children.close()
-            for task in self._tasks:
-                task.cancel()
-            await self._link.close()
+            await self._close()
 
-    # -- hello, goodbye ----------------------------------------------------------------------------
+    async def _close(self) -> None:
+        # Renewals end first: what does not stop by itself must not keep its lease for ever.
+        await self._keeper.stop()
+        if self._children is not None:
+            await self._children.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._link.close()
 
-    async def _introduce(self) -> None:
-        """Say hello; and if a predecessor on this host is dead, say that as well."""
-        reply = await self._link.hello(self._hello([]))
-        self._heartbeat_s = reply.heartbeat_s
-        self._spoke_at = self._runtime.now()
-        dead = [worker for worker in reply.predecessors if is_dead(worker, self._identity)]
-        if dead:
-            logger.info("worker.predecessor_dead workers=%s", ",".join(dead))
-            await self._link.hello(self._hello(dead))
-        if self._draining.is_set():
-            await self._link.goodbye(gone=False)
+    def _new_link(self) -> Link:
+        return Link(self._options.url, self.id, api_key=self._options.api_key)
 
-    async def _introduce_again(self, error: Unreachable | Refused) -> bool:
-        """If the plane has forgotten this worker, because it restarted: hello again."""
-        if isinstance(error, Refused) and error.status == 404:
-            with suppress(Unreachable, Refused):
-                await self._introduce()
-                return True
-        return False
-
-    def _hello(self, dead: list[str]) -> api.Hello:
-        options, me = self._options, self._identity
-        return api.Hello(
-            worker=self.id,
-            name=options.name,
-            pool=options.pool,
-            topics=list(self._isolations),
-            labels=dict(options.labels),
-            slots=options.slots,
-            backlog=options.backlog,
-            host=me.host,
-            boot_id=me.boot_id,
-            pid=me.pid,
-            started_at=me.started_at,
-            predecessor_dead=dead,
-        )
+    # -- drain -------------------------------------------------------------------------------------
 
     async def _finish(self) -> None:
         """Let running handlers end, hand back the others, and leave."""
@@ -158,15 +132,7 @@ class Supervisor:
             waiting = self._queue.popleft()
             waiting.stop(Stop.HANDED_BACK)
             self._begin(waiting)
-        hurry = asyncio.create_task(self._hurried.wait())
-        try:
-            await asyncio.wait(
-                [hurry, asyncio.create_task(self._wait_idle())],
-                timeout=self._options.drain_s,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-        finally:
-            hurry.cancel()
+        await self._wait_first(self._hurried.wait(), self._wait_idle(), within_s=self._options.drain_s)
         for attempt in list(self._attempts.values()):
             attempt.stop(Stop.HANDED_BACK)
         with suppress(TimeoutError):
@@ -176,6 +142,8 @@ class Supervisor:
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
                 await self._outbox.wait_empty()
+        # Before the last word: a keeper that is not known any more would introduce itself again.
+        await self._keeper.stop()
         if not self._attempts:  # what still runs must not be given to others
             with suppress(Unreachable, Refused):
                 await self._link.goodbye(gone=True)
@@ -184,6 +152,15 @@ class Supervisor:
         while self._attempts:
             self._freed.clear()
             await self._freed.wait()
+
+    @staticmethod
+    async def _wait_first(*waits: Coroutine[Any, Any, Any], within_s: float) -> None:
+        waiting = [asyncio.create_task(wait) for wait in waits]
+        try:
+            await asyncio.wait(waiting, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waiting:
+                wait.cancel()
 
     # -- claim -------------------------------------------------------------------------------------
 
@@ -205,6 +182,7 @@ class Supervisor:
 
     async def _claim_forever(self) -> None:
         retry_s = CLAIM_RETRY_S
+        answered = True
         while not self._draining.is_set():
             room = self._options.slots + self._options.backlog - len(self._attempts)
             if room <= 0:
@@ -213,40 +191,45 @@ class Supervisor:
                 continue
             claimed_at = self._runtime.now()
             try:
-                deliveries = await self._link.claim(room, wait_s=min(self._claim_wait_s, self._heartbeat_s))
+                claimed = await self._link.claim(
+                    room, wait_s=self._introduction.heartbeat_s, holding=None if answered else self._holding()
+                )
             except (Unreachable, Refused) as error:
-                await self._claim_failed(error, retry_s)
-                retry_s = min(2 * retry_s, CLAIM_RETRY_S_MAX)
+                # What this claim was given, if anything, is named by its absence in the next one.
+                answered = answered and isinstance(error, Refused)
+                if not await self._introduction.say_again(self._link, error):
+                    logger.warning("claim.failed worker=%s error=%s", self.id, error)
+                    await asyncio.sleep(self._runtime.jitter(retry_s))
+                    retry_s = min(2 * retry_s, CLAIM_RETRY_S_MAX)
                 continue
             retry_s = CLAIM_RETRY_S
-            self._spoke_at = claimed_at
-            for delivered in deliveries:
-                self._accept(delivered, claimed_at)
+            answered = True
+            self._accept_all(claimed, claimed_at)
 
-    async def _claim_failed(self, error: Unreachable | Refused, retry_s: float) -> None:
-        if await self._introduce_again(error):
-            return
-        logger.warning("claim.failed worker=%s error=%s", self.id, error)
-        await asyncio.sleep(self._runtime.jitter(retry_s))
+    def _holding(self) -> list[Ref]:
+        """What runs here, and what has ended here while the plane has not heard of it."""
+        return [*(attempt.ref for attempt in self._attempts.values()), *self._outbox.refs()]
 
-    def _accept(self, delivered: Delivered, claimed_at: float) -> None:
-        now = self._runtime.now()
-        attempt = Attempt(delivered, claimed_at=claimed_at, now=now)
+    def _accept_all(self, claimed: Claimed, claimed_at: float) -> None:
+        # The plane held the claim for so long before it began to count, however long the way there took.
+        began_at = claimed_at + claimed.waited_s
+        for delivered in claimed.deliveries:
+            self._accept(Attempt(delivered, began_at=began_at))
+
+    def _accept(self, attempt: Attempt) -> None:
         known = self._attempts.get(attempt.job_id)
         if known is not None and known.fence >= attempt.fence:
             return  # delivered twice
         if known is not None:
             known.stop(Stop.STALE)
-        # With a short lease a long wait would eat up the trust window before there is anything to trust.
-        self._claim_wait_s = min(self._claim_wait_s, delivered.lease_s / 3)
         self._attempts[attempt.job_id] = attempt
+        self._keeper.watch(attempt)
         if self._draining.is_set():
             attempt.stop(Stop.HANDED_BACK)
         if self._running < self._options.slots:
             self._begin(attempt)
         else:
             self._queue.append(attempt)
-        self._look_before(attempt.look_at())
 
     # -- run ---------------------------------------------------------------------------------------
 
@@ -259,28 +242,39 @@ class Supervisor:
     async def _carry(self, attempt: Attempt) -> None:
         """One attempt, from its claim to its outcome."""
         try:
-            done = await self._run_trusted(attempt)
-        except ChildDied as died:
-            done = failed("worker-child-died", str(died))
-        except BrokenWorker as broken:
-            done = failed("worker-broken", str(broken))
-        except (OSError, TimeoutError) as error:
-            done = failed("worker-child-not-started", str(error))
-        if attempt.asks:
-            # What the handler did must be recorded before the outcome ends its chance to be.
-            await asyncio.wait(attempt.asks)
-        outcome = attempt.outcome(done)
-        if outcome is not None:
-            self._outbox.add(outcome)
-        if self._attempts.get(attempt.job_id) is attempt:
-            del self._attempts[attempt.job_id]
-        self._running -= 1
-        self._freed.set()
+            done = await self._run_handler(attempt)
+            if attempt.asks:
+                # What the handler did must be recorded before the outcome ends its chance to be.
+                await asyncio.wait(attempt.asks)
+            outcome = attempt.outcome(done)
+            if outcome is not None:
+                self._outbox.add(outcome)
+        finally:
+            self._keeper.forget(attempt)
+            if self._attempts.get(attempt.job_id) is attempt:
+                del self._attempts[attempt.job_id]
+            self._running -= 1
+            self._freed.set()
         while self._queue and self._running < self._options.slots:
             self._begin(self._queue.popleft())
 
-    async def _run_trusted(self, attempt: Attempt) -> Done:
-        await attempt.wait_proved()
+    async def _run_handler(self, attempt: Attempt) -> Done:
+        try:
+            return await self._run_isolated(attempt)
+        except ChildDied as died:
+            return failed("worker-child-died", str(died))
+        except BrokenWorker as broken:
+            return failed("worker-broken", str(broken))
+        except OSError as error:  # a timeout is one
+            return failed("worker-child-not-started", str(error))
+        except Exception as error:
+            # A mistake of ours. The attempt must end all the same, else its lease would be kept for ever.
+            logger.exception("attempt.crashed job_id=%s", attempt.job_id)
+            return failed("worker-broken", f"{type(error).__name__} in the worker itself; its log says where")
+
+    async def _run_isolated(self, attempt: Attempt) -> Done:
+        if self._runtime.now() >= attempt.lease.trusted_until:
+            attempt.stop(Stop.HANDED_BACK)  # too late, but nothing was begun: it costs the job nothing
         if attempt.stopped is not None:
             return Done("cancelled")
         topic = match_topic(attempt.work.topic, self._isolations)
@@ -292,12 +286,13 @@ class Supervisor:
         task = self._worker.find_task(topic)
         assert task is not None
 
-        def ask(request: Request) -> Awaitable[Answer]:
+        def ask(request: Request) -> Coroutine[Any, Any, Answer]:
             return self._asking.ask(attempt, request)
 
-        if self._isolations[topic] == Isolation.ASYNC:
-            return await run_in_loop(task, attempt, ask)
-        return await run_in_thread(task, attempt, ask, runtime=self._runtime)
+        if self._isolations[topic] == Isolation.THREAD:
+            return await run_in_thread(task, attempt, ask, runtime=self._runtime)
+        with self._keeper.loop_guard.over(attempt.lease):
+            return await run_in_loop(task, attempt, ask, runtime=self._runtime)
 
     async def _run_in_child(self, attempt: Attempt) -> Done:
         assert self._children is not None
@@ -315,64 +310,9 @@ class Supervisor:
             def asked(ask: Ask) -> None:
                 self._asking.pass_on(attempt, ask, child.say)
 
-            attempt.body = stop
-            return await child.run(attempt.work, asked)
+            running = child.run(attempt.work, asked)
+            attempt.body, attempt.kill = stop, partial(child.kill, job=child.jobs)
+            return await running
         finally:
-            attempt.body = None
+            attempt.body = attempt.kill = None
             self._children.give_back(child)
-
-    # -- leases ------------------------------------------------------------------------------------
-
-    async def _keep_leases(self) -> None:
-        while True:
-            now = self._runtime.now()
-            self._sweep(now)
-            looks = [attempt.look_at() for attempt in self._attempts.values()]
-            self._look_at = min([*looks, self._spoke_at + self._heartbeat_s / 2])
-            self._look.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.005, self._look_at - now)):
-                    await self._look.wait()
-
-    def _sweep(self, now: float) -> None:
-        due: list[Attempt] = []
-        for attempt in self._attempts.values():
-            verdict = attempt.judge(now)
-            if verdict is Verdict.ABANDON:
-                attempt.stop(Stop.LOST)
-            elif now >= attempt.ends_at:
-                attempt.stop(Stop.TIMED_OUT)
-            if verdict is Verdict.RENEW and not attempt.renewing and not attempt.is_lost:
-                due.append(attempt)
-        if due or now - self._spoke_at >= self._heartbeat_s / 2:
-            self._spoke_at = now
-            task = asyncio.create_task(self._renew(due))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _renew(self, attempts: list[Attempt]) -> None:
-        for attempt in attempts:
-            attempt.renewing = True
-        sent_at = self._runtime.now()
-        within_s = min((attempt.patience_s for attempt in attempts), default=RENEW_S_MAX)
-        try:
-            standings = await self._link.renew([attempt.ref for attempt in attempts], within_s=within_s)
-        except (Unreachable, Refused) as error:
-            logger.warning("lease.not_renewed count=%d error=%s", len(attempts), error)
-            for attempt in attempts:
-                attempt.not_renewed(tried_at=sent_at)
-            await self._introduce_again(error)
-        else:
-            for attempt, standing in zip(attempts, standings, strict=True):
-                if standing.status == "ok":
-                    attempt.renewed(sent_at=sent_at)
-                    if standing.cancel:
-                        attempt.stop(Stop.CANCELLED)
-                else:
-                    attempt.renewing = False
-                    attempt.stop(Stop.STALE)
-        self._look_before(min((attempt.look_at() for attempt in attempts), default=self._look_at))
-
-    def _look_before(self, at: float) -> None:
-        if at < self._look_at:
-            self._look.set()

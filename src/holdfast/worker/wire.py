@@ -56,7 +56,8 @@ class Broken(Struct, tag=True, array_like=True, frozen=True):
 
 
 class Done(Struct, tag=True, array_like=True, frozen=True):
-    """Child → supervisor: how the handler ended. `outcome` is succeeded, failed or cancelled."""
+    """Child → supervisor: how the handler ended. `outcome` is one of `api.Outcome`; from a child succeeded, failed or
+    cancelled."""
 
     outcome: str
     result: bytes = b"null"
@@ -74,11 +75,15 @@ class Commit(Struct, tag=True, array_like=True, frozen=True):
     result: bytes
 
 
+class Withdraw(Struct, tag=True, array_like=True, frozen=True):
+    key: str
+
+
 class Report(Struct, tag=True, array_like=True, frozen=True):
     progress: bytes
 
 
-Request = Prepare | Commit | Report
+Request = Prepare | Commit | Withdraw | Report
 
 
 class Ask(Struct, tag=True, array_like=True, frozen=True):

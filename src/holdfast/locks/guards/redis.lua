@@ -25,7 +25,9 @@ redis.call('HSET', KEYS[1], 'fence', ARGV[1], 'seq', ARGV[2])
 if mark[3] then redis.call('HDEL', KEYS[1], 'answer') end
 if #ARGV == 4 then return {1} end
 
-local reply = redis.pcall(unpack(ARGV, 5))
+-- Twice protected: redis.pcall answers an error of the command, while unpack raises its own.
+local ran, reply = pcall(function() return redis.pcall(unpack(ARGV, 5)) end)
+if not ran then reply = {err = 'ERR ' .. tostring(reply)} end
 if type(reply) == 'table' and reply.err then
   redis.call('DEL', KEYS[1])
   if mark[1] then redis.call('HSET', KEYS[1], 'fence', mark[1], 'seq', mark[2]) end

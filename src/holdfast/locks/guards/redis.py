@@ -25,6 +25,8 @@ from holdfast.locks.guards.fenced import Fenced
 
 #: Larger replies are not kept for a repeat: a read of a big value would double its memory.
 ANSWER_BYTES_MAX = 4096
+#: Words of a command, its name included. Lua passes on fewer than 8000 values, and the reply needs room beside them.
+ARGUMENTS_MAX = 7000
 
 Value = str | bytes | int | float
 
@@ -62,6 +64,8 @@ class _Marks:
     def calling(self, command: tuple[Value, ...], seq: int | None) -> tuple[Value, ...]:
         if not command:
             raise ValueError("call() needs a command")
+        if len(command) > ARGUMENTS_MAX:
+            raise ValueError(f"a command has at most {ARGUMENTS_MAX} words, not {len(command)}: use several calls")
         # A call follows the claim of its own fence, so the strict rule would refuse every call.
         return self._request(self._lease.next_seq() if seq is None else seq, once_per_fence=False) + command
 
@@ -90,7 +94,9 @@ class AsyncRedisGuard:
     beyond 2**53 lose digits in Lua). When its outcome is unknown, repeat it at once with
     `seq=guard.mark.seq`: it is run, or, if it was run before, its reply is given again
     (`Unavailable` with `applied=True` if that was larger than ANSWER_BYTES_MAX). The client's own
-    retries are such repeats. Calls of one guard wait for each other, as their order is their seq.
+    retries are such repeats. A command that fails leaves the mark as it was, and one of more than
+    ARGUMENTS_MAX words is not sent. Calls of one guard wait for each other, as their order is
+    their seq.
     """
 
     def __init__(self, lease: Fenced, client: AsyncClient, resource: str, *, once_per_fence: bool) -> None:

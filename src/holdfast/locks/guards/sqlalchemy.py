@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # at run time it needs greenlet, which only asyncio users hav
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 T = TypeVar("T")
+Transaction = RootTransaction | NestedTransaction | SessionTransaction
 
 _NAMED = Statements.with_placeholders(":first", ":second", ":third")
 # Made once: SQLAlchemy caches what it compiles by the object. Not every driver below it counts the
@@ -31,7 +32,7 @@ class SqlalchemySession:
     def __init__(self, conn: Connection | Session | AsyncConnection | AsyncSession) -> None:
         self._asynchronous = None if isinstance(conn, Connection | Session) else conn
         self._target = _synchronous(conn)
-        self._transaction: RootTransaction | NestedTransaction | SessionTransaction | None = None
+        self._transaction: Transaction | None = None
 
     @property
     def blocking(self) -> bool:
@@ -54,8 +55,14 @@ class SqlalchemySession:
 
     async def rollback(self) -> None:
         transaction, self._transaction = self._transaction, None
-        if transaction is not None and transaction.is_active:
+        if transaction is not None and self._is_unfinished(transaction):
             await self._run(transaction.rollback)
+
+    def _is_unfinished(self, transaction: Transaction) -> bool:
+        """Whether the body has left it to us. After a failed flush a Session's transaction is no longer
+        active, and still the Session's own: it does nothing more until that one is rolled back."""
+        current = (self._target.get_transaction(), self._target.get_nested_transaction())
+        return transaction.is_active or transaction in current
 
     async def _run(self, work: Callable[[], T]) -> T:
         if self._asynchronous is None:

@@ -126,6 +126,7 @@ class Gateway:
         self.shown = shown(url)
         self._credentials = (unquote(user), unquote(password)) if user else None
         self._login = ""
+        self._timeout_s = timeout_s
         addresses = [urlsplit(f"//{host}") for host in hosts.split(",") if host]
         if not addresses:
             raise ValueError(f"{self.shown} names no server; write etcd://127.0.0.1:{PORT}")
@@ -208,9 +209,11 @@ class Gateway:
         body = json.dumps({"create_request": request}).encode()
         self._check_open()
         endpoint = self._endpoints[0]
+        silence_s_max = self._timeout_s  # a server that is well says at once that the watch exists
         try:
             async with endpoint.stream("/v3/watch", body, login=self._login) as stream:
-                while line := await _within(SILENCE_S_MAX, stream.line()):
+                while line := await _within(silence_s_max, stream.line()):
+                    silence_s_max = SILENCE_S_MAX
                     reply = json.loads(line)
                     result = reply.get("result", {})
                     if "error" in reply or result.get("canceled"):

@@ -64,7 +64,7 @@ class Endpoint:
         """A connection of its own whose answer is read by `line()`. Raises if that is not a stream."""
         connection = await self._take()
         try:
-            await connection.begin_stream(self._request(path, body, login))
+            await connection.begin_stream(self._request(path, body, login), within_s=self._exchange_s)
             yield connection
         finally:
             self._drop(connection)
@@ -163,9 +163,10 @@ class _Connection:
             body += chunk
         return Reply(status, body)
 
-    async def begin_stream(self, request: bytes) -> None:
+    async def begin_stream(self, request: bytes, *, within_s: float) -> None:
         with _broken():
-            status = await self._begin(request)
+            async with asyncio.timeout(within_s):
+                status = await self._begin(request)
         if status != 200 or not self._chunked:
             raise BrokenExchange(f"HTTP status {status} instead of a stream")
 

@@ -92,13 +92,16 @@ class RedisStore:
         if loop is None:
             return _failed(Unavailable(self._caller.subject, "the store is not open", applied=False))
         future: asyncio.Future[Any] = loop.create_future()
+        if self._was_alone and not self._keys and self._link.idle():
+            # Who had no company the last time does not wait for it; should there be some now, it
+            # finds this one in flight and gathers.
+            self._link.send([Run(self._caller, [key], [item], [future])])
+            return future
         self._keys.append(key)
         self._items.append(item)
         self._futures.append(future)
         gathered = len(self._keys)
-        # Who had no company the last time does not wait for it; should there be some now, it
-        # finds this one in flight and gathers.
-        if gathered == ITEMS_PER_RUN or (self._was_alone and gathered == 1 and self._link.idle()):
+        if gathered == ITEMS_PER_RUN:
             self._flush()
         elif gathered == 1:
             loop.call_soon(self._flush)
@@ -182,19 +185,13 @@ class RedisStore:
 
     async def _ask(self, keys: list[str], items: list[str]) -> list[str]:
         """Run the items at once, not with the tick's. One line for each."""
-        if self._loop is None:
-            raise Unavailable(self._caller.subject, "the store is not open", applied=False)
         plan = self._link.plan(keys)
-        runs = [
-            Run(
-                self._caller,
-                [keys[i] for i in part],
-                [items[i] for i in part],
-                [self._loop.create_future()],
-                whole=True,
-            )
-            for part in plan
-        ]
+        if len(plan) == 1:
+            run = self._whole(keys, items)
+            self._link.send([run])
+            only: list[str] = await run.futures[0]
+            return only
+        runs = [self._whole([keys[i] for i in part], [items[i] for i in part]) for part in plan]
         if runs:
             self._link.send(runs)
         answers = await asyncio.gather(*(run.futures[0] for run in runs))
@@ -203,6 +200,11 @@ class RedisStore:
             for i, line in zip(part, answer, strict=True):
                 lines[i] = line
         return lines
+
+    def _whole(self, keys: list[str], items: list[str]) -> Run:
+        if self._loop is None:
+            raise Unavailable(self._caller.subject, "the store is not open", applied=False)
+        return Run(self._caller, keys, items, [self._loop.create_future()], whole=True)
 
     def _wake(self, key: str, token: str) -> None:
         for callback in self._callbacks:

@@ -16,6 +16,7 @@ from holdfast.locks.port import Busy, Grant, Renewal, Standing
 from holdfast.locks.runtime import Runtime, fork_generation
 from holdfast.locks.stores.redis_cluster import MOVES_MAX, Place, by_slot, check_key, names_in_slot, owners_of, slot_of
 from holdfast.locks.stores.redis_sentinel import find_primary_blocking
+from holdfast.locks.stores.redis_vigil import Vigil
 from holdfast.locks.stores.redis_wire import (
     SCRIPT,
     Address,
@@ -39,16 +40,19 @@ from holdfast.locks.stores.redis_wire import (
 
 BACKOFF_S = 0.1
 RECEIVE_BYTES = 8192
+#: So long after two threads have asked in turn, they are expected to do so again.
+COMPANY_S = 0.1
 _HERE: Place = ("", 0)
 
 
 class ThreadConnection:
     """A socket of one thread. Closed, never used again, after anything but a complete exchange."""
 
-    def __init__(self, address: Address, timeout_s: float) -> None:
+    def __init__(self, address: Address, timeout_s: float, now: Callable[[], float]) -> None:
         self.generation = fork_generation()
         self._parser = Parser()
         self._socket = _connected(address, timeout_s)
+        self._vigil = Vigil(self._socket.fileno(), now)
         try:
             for words in [*address.greeting(), ("SCRIPT", "LOAD", SCRIPT)]:
                 reply = self.exchange(command(*words))
@@ -60,9 +64,12 @@ class ThreadConnection:
             self.close()
             raise
 
-    def exchange(self, request: bytes) -> Reply:
+    def exchange(self, request: bytes, *, alone: bool = False) -> Reply:
+        """Send, and wait for the reply: awake for a moment, if no other thread wants to ask."""
         try:
             self._socket.sendall(request)
+            if alone and self._vigil.begins():
+                self._stay_awake()
             while True:
                 replies = self._parser.feed(self._socket.recv(RECEIVE_BYTES) or _hung_up())
                 if replies:
@@ -71,6 +78,12 @@ class ThreadConnection:
             # Also for a KeyboardInterrupt: the reply that is still to come answers nobody.
             self.close()
             raise
+
+    def _stay_awake(self) -> None:
+        answered = False
+        while not answered and self._vigil.goes_on():
+            answered = self._vigil.look()
+        self._vigil.ended(answered=answered)
 
     def usable(self) -> bool:
         # After a fork the socket is the parent's: two processes would read each other's replies.
@@ -104,6 +117,8 @@ class RedisBlockingStore:
         self._owners: dict[int, Place] = {}
         self._mine = threading.local()
         self._every: weakref.WeakSet[ThreadConnection] = weakref.WeakSet()
+        self._last_thread = 0
+        self._company_until = 0.0
         self._guard = threading.Lock()
         self._down: dict[Place, tuple[float, Callable[[], LockError]]] = {}
         self._closed = False
@@ -159,13 +174,21 @@ class RedisBlockingStore:
     def _exchange(self, place: Place, request: bytes) -> Reply:
         connection = self._connection(place)
         try:
-            return connection.exchange(request)
+            return connection.exchange(request, alone=self._is_alone())
         except (OSError, ValueError) as why:
             if self._clustered:
                 self._owners = {}  # ask again who has the slots
             late = isinstance(why, (TimeoutError, BlockingIOError))
             detail = f"no answer within {self._caller.timeout_s} s" if late else "connection lost"
             raise Unavailable(self._caller.subject, detail, applied=None) from None
+
+    def _is_alone(self) -> bool:
+        """Whether other threads have long not asked. One that stays awake keeps the interpreter
+        from them: they would take turns where they could all wait at once."""
+        thread, now = threading.get_ident(), self._caller.runtime.now()
+        if thread != self._last_thread:
+            self._last_thread, self._company_until = thread, now + COMPANY_S
+        return now >= self._company_until
 
     def _connection(self, place: Place) -> ThreadConnection:
         try:
@@ -188,7 +211,7 @@ class RedisBlockingStore:
         try:
             address = self._locate(place)
             password = address.password
-            connection = ThreadConnection(address, caller.timeout_s)
+            connection = ThreadConnection(address, caller.timeout_s, caller.runtime.now)
         except ReplyError as reply:
             text = str(reply)
             self._fail(place, lambda: greeting_refusal(caller.subject, text, password))

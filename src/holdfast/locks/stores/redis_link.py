@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast.locks.errors import LockError, Unavailable
 from holdfast.locks.port import WakeCallback
+from holdfast.locks.stores.redis_vigil import Vigil
 from holdfast.locks.stores.redis_wire import (
     SCRIPT,
     Address,
@@ -110,20 +111,25 @@ class Connection(asyncio.Protocol):
         self._pending: deque[Question | Run] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
+        self._vigil: Vigil | None = None
+        self._awake = False
         self._why_ended = "connection lost"
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # uvloop's are not subclasses of asyncio's
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        conn = transport.get_extra_info("socket")
+        conn.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._vigil = Vigil(conn.fileno(), self._caller.runtime.now)
 
     def idle(self) -> bool:
         return not self._pending
 
     def run(self, runs: Sequence[Run], *, load: bool = False) -> None:
         caller = self._caller.encoded
-        encoded = [script_run(run.names, run.keys, caller, run.items, load=load) for run in runs]
-        self._send(runs, encoded[0] if len(encoded) == 1 else b"".join(encoded))
+        self._send(runs, b"".join([script_run(run.names, run.keys, caller, run.items, load=load) for run in runs]))
+        if len(self._pending) == 1 and len(runs[0].keys) == 1:
+            self._stay_awake()
 
     def ask(self, *words: str) -> asyncio.Future[Reply]:
         """Raises `ReplyError` for an error reply."""
@@ -142,6 +148,23 @@ class Connection(asyncio.Protocol):
         self._transport.write(encoded)
         if self._timer is None:
             self._timer = self._loop.call_at(self._pending[0].deadline, self._drop_overdue)
+
+    def _stay_awake(self) -> None:
+        """A lone item: have the loop turn, not sleep, until it is answered. Others run as ever."""
+        assert self._vigil is not None
+        if not self._awake and self._vigil.begins():
+            self._awake = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        assert self._vigil is not None
+        answered = not self._pending or self._vigil.look()
+        if not answered and self._vigil.goes_on() and len(self._pending) == 1:
+            self._loop.call_soon(self._look)
+            return
+        # What there is to read, the transport brings in the loop's next turn.
+        self._awake = False
+        self._vigil.ended(answered=answered)
 
     def data_received(self, data: bytes) -> None:
         try:

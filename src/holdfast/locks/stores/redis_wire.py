@@ -162,8 +162,14 @@ def bulk(text: str) -> str:
     return f"${length}\r\n{text}\r\n"
 
 
+def bulks(texts: Sequence[str]) -> str:
+    if "".join(texts).isascii():  # asked once for all: a hundred renewals are a hundred texts
+        return "".join([f"${len(text)}\r\n{text}\r\n" for text in texts])
+    return "".join(map(bulk, texts))
+
+
 def command(*words: str) -> bytes:
-    return (f"*{len(words)}\r\n" + "".join(map(bulk, words))).encode("utf-8", "surrogatepass")
+    return f"*{len(words)}\r\n{bulks(words)}".encode("utf-8", "surrogatepass")
 
 
 _EVALSHA = bulk("EVALSHA") + bulk(SCRIPT_SHA)
@@ -174,8 +180,7 @@ def script_run(names: str, keys: list[str], caller: str, items: list[str], *, lo
     """One run of the script. `names` and `caller` are two bulks each (see redis.lua); `load`
     sends the script itself, for a server that has forgotten it."""
     head = _heads[len(keys)] if not load else _head(len(keys), _EVAL)
-    parts = [head, names, *map(bulk, keys), caller, *map(bulk, items)]
-    return "".join(parts).encode("utf-8", "surrogatepass")
+    return f"{head}{names}{bulks(keys)}{caller}{bulks(items)}".encode("utf-8", "surrogatepass")
 
 
 def _head(n: int, script: str) -> str:

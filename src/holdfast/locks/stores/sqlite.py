@@ -15,7 +15,7 @@ from holdfast.locks.port import Busy, Grant, Holder, Ownership, Renewal, Standin
 from holdfast.locks.stores import shown
 from holdfast.locks.stores.sqlite_calls import Calls
 from holdfast.locks.stores.sqlite_mailbox import Mailbox, Postman
-from holdfast.locks.stores.sqlite_table import Ask, Table
+from holdfast.locks.stores.sqlite_table import Ask, Known, Table
 from holdfast.locks.stores.sqlite_writer import MEMORY, Writer, join
 
 if TYPE_CHECKING:
@@ -44,14 +44,18 @@ class _Shared:
         self.local: dict[str, SqliteStore] = {}
         self._runtime = runtime
         self._postman: Postman | None = None
+        self._known: Known | None = None
 
     def prepare(self, connection: apsw.Connection) -> None:
         self.begin(connection).forget_other_boots(self._runtime.boot_id())
 
     def begin(self, connection: apsw.Connection) -> Table:
-        return Table(connection, self._runtime)
+        # Taken away, to be given back by the commit: after a rollback nothing is known.
+        known, self._known = self._known, None
+        return Table(connection, self._runtime, known)
 
     def committed(self, unit: Table) -> None:
+        self._known = unit.known
         for mailbox, key, token in unit.wakings:
             near = self.local.get(mailbox)
             if near is not None:
@@ -74,7 +78,7 @@ class SqliteStore:
         self._runtime = runtime
         self._timeout_s = timeout_s
         self._mailbox = Mailbox(f"holdfast-{runtime.token()}", self._deliver)
-        self._has_mailbox = False
+        self._has_mailbox = runtime.inline()  # there it needs none
         self._callback: WakeCallback = lambda key, token: None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._shared: _Shared
@@ -91,14 +95,14 @@ class SqliteStore:
         self._shared.local[self._mailbox.name] = self
         self._calls = Calls(self._shared.writer, self._shared, shown=self._url, timeout_s=self._timeout_s)
 
-    async def acquire(self, key: str, token: str, *, ttl_ms: int, queue_ms: int = 0, fences: int = 1) -> Grant | Busy:
-        if queue_ms and not self._has_mailbox and not self._runtime.inline():
-            self._has_mailbox = True
-            await self._mailbox.open()
+    def acquire(
+        self, key: str, token: str, *, ttl_ms: int, queue_ms: int = 0, fences: int = 1
+    ) -> Awaitable[Grant | Busy]:
         require_token(token)
         ask = Ask(key, token, ttl_ms, queue_ms, fences, self._holder, self._mailbox.name)
-        answer: Grant | Busy = await self._submit(lambda table: table.acquire(ask))
-        return answer
+        if queue_ms and not self._has_mailbox:
+            return self._acquire_with_mailbox(ask)
+        return self._submit(lambda table: table.acquire(ask))
 
     def renew(self, renewals: Sequence[Renewal]) -> Awaitable[list[Standing]]:
         return self._submit(lambda table: table.renew(renewals), urgent=True)
@@ -142,6 +146,12 @@ class SqliteStore:
             self._leave()
         else:
             await asyncio.get_running_loop().run_in_executor(None, self._leave)
+
+    async def _acquire_with_mailbox(self, ask: Ask) -> Grant | Busy:
+        self._has_mailbox = True
+        await self._mailbox.open()
+        answer: Grant | Busy = await self._submit(lambda table: table.acquire(ask))
+        return answer
 
     def _join(self) -> None:
         part = join(self._path, self._url, self._runtime, "locks", lambda writer: _Shared(writer, self._runtime))

@@ -1,5 +1,5 @@
 -- What Holdfast keeps in its SQLite file. Times are milliseconds on the host's suspend-aware
--- clock (it starts again at each boot, see `boot_id`), except `at`, which is epoch seconds.
+-- clock (it starts again at each boot, see `boot_id`), except `…_at`, which are epoch seconds.
 
 CREATE TABLE IF NOT EXISTS holdfast_meta (
     name  TEXT PRIMARY KEY,   -- schema_version, last_fence, boot_id
@@ -9,11 +9,12 @@ CREATE TABLE IF NOT EXISTS holdfast_meta (
 -- One row per held or expired key; a release deletes it. Fences do not depend on the rows:
 -- `last_fence` in holdfast_meta is one counter for the whole file.
 CREATE TABLE IF NOT EXISTS holdfast_locks (
-    key     TEXT PRIMARY KEY,
-    token   TEXT NOT NULL,
-    fence   INTEGER NOT NULL,
-    holder  TEXT NOT NULL,
-    expires INTEGER NOT NULL
+    key        TEXT PRIMARY KEY,
+    token      TEXT NOT NULL,
+    fence      INTEGER NOT NULL,
+    holder     TEXT NOT NULL,
+    expires    INTEGER NOT NULL,
+    granted_at REAL NOT NULL
 ) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS holdfast_waiters (
@@ -29,13 +30,16 @@ CREATE TABLE IF NOT EXISTS holdfast_waiters (
 );
 CREATE UNIQUE INDEX IF NOT EXISTS holdfast_waiters_by_key ON holdfast_waiters (key, token);
 
+-- One row per ended lease; the current one is still in holdfast_locks. Written all the time and read by
+-- people, now and then: so it is found without an index, which would touch a page for each key in
+-- every commit.
 CREATE TABLE IF NOT EXISTS holdfast_history (
-    id     INTEGER PRIMARY KEY,
-    key    TEXT NOT NULL,
-    fence  INTEGER NOT NULL,
-    holder TEXT NOT NULL,
-    event  TEXT NOT NULL,
-    at     REAL NOT NULL,
-    note   TEXT NOT NULL DEFAULT ''
+    id         INTEGER PRIMARY KEY,
+    key        TEXT NOT NULL,
+    fence      INTEGER NOT NULL,
+    holder     TEXT NOT NULL,
+    granted_at REAL NOT NULL,
+    ended_at   REAL NOT NULL,           -- of an expired one: when that was noticed
+    event      TEXT,                    -- 'released', 'evicted'; NULL: it expired
+    note       TEXT NOT NULL DEFAULT ''
 );
-CREATE INDEX IF NOT EXISTS holdfast_history_by_key ON holdfast_history (key, id);

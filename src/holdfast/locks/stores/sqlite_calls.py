@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -17,14 +18,18 @@ class Calls:
         self._shown = shown
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
-        self._waiting: set[Request] = set()
+        self._waiting: deque[Request] = deque()
+        """In order of their deadlines; those in front may have been answered."""
         self._watch: asyncio.TimerHandle | None = None
 
     def call(self, verb: Callable[[Any], Any], *, urgent: bool = False) -> asyncio.Future[Any]:
         """Run `verb(unit)` in a transaction. The future has its answer once that is durable."""
         future: asyncio.Future[Any] = self._loop.create_future()
         request = Request(self._part, verb, future, self._loop.time() + self._timeout_s)
-        self._waiting.add(request)
+        waiting = self._waiting
+        while waiting and waiting[0].future.done():
+            waiting.popleft()
+        waiting.append(request)
         self._writer.submit(request, urgent=urgent)
         if self._watch is None and not future.done():
             self._watch = self._loop.call_later(self._timeout_s, self._give_up_on_overdue)
@@ -38,13 +43,13 @@ class Calls:
         """One timer for all calls: fail those that are late, look again when the next one would be."""
         self._watch = None
         now = self._loop.time()
-        self._waiting = {request for request in self._waiting if not request.future.done()}
-        for request in self._waiting:
-            if request.deadline <= now:
+        waiting = self._waiting
+        while waiting and (waiting[0].future.done() or waiting[0].deadline <= now):
+            request = waiting.popleft()
+            if not request.future.done():
                 # Set before it is read by the writer, so "not applied" is certain if it had not begun.
                 request.abandoned = True
                 applied = None if request.begun else False
                 request.future.set_exception(Unavailable(self._shown, "no answer in time", applied=applied))
-        pending = [request.deadline for request in self._waiting if request.deadline > now]
-        if pending:
-            self._watch = self._loop.call_at(min(pending), self._give_up_on_overdue)
+        if waiting:
+            self._watch = self._loop.call_at(waiting[0].deadline, self._give_up_on_overdue)

@@ -104,6 +104,7 @@ class Writer:
         self._path = path
         self.shown = shown
         self._runtime = runtime
+        self._inline = runtime.inline()
         self._urgent: deque[Request] = deque()
         self._normal: deque[Request] = deque()
         self._doorbell = threading.Condition(threading.Lock())
@@ -133,7 +134,7 @@ class Writer:
                     self.closing = True
                     self._let_go()
             self._users += 1
-            if self._thread is None and not self._runtime.inline():
+            if self._thread is None and not self._inline:
                 self._thread = threading.Thread(target=self._serve, name="holdfast-sqlite-writer", daemon=True)
                 self._thread.start()
             return self._parts[name]
@@ -150,9 +151,10 @@ class Writer:
         if self._connection is None or self.closing:
             raise Unavailable(self.shown, "the store is closed", applied=False)
         (self._urgent if urgent else self._normal).append(request)
-        if self._runtime.inline():
+        if self._inline:
             self._commit_batch(self._take())
         elif self._idle:
+            self._idle = False  # rung once: whoever comes until it has woken need not ring again
             with self._doorbell:
                 self._doorbell.notify()
 
@@ -180,7 +182,7 @@ class Writer:
             self._lock_file = -1
 
     def _connect(self) -> apsw.Connection:
-        shared = not self._path.startswith(MEMORY) and not self._runtime.inline()
+        shared = not self._path.startswith(MEMORY) and not self._inline
         if shared:
             Path(self._path).parent.mkdir(parents=True, exist_ok=True)
         connection = apsw.Connection(MEMORY if self._path.startswith(MEMORY) else self._path)
@@ -283,7 +285,7 @@ class Writer:
         for request, answer in answers:
             by_loop.setdefault(request.future.get_loop(), []).append((request, answer))
         for loop, settled in by_loop.items():
-            if self._runtime.inline():
+            if self._inline:
                 _settle(settled)
             else:
                 try:

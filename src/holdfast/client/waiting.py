@@ -1,0 +1,109 @@
+"""Waiting for a job and watching events, without the waiting: what to ask next, and what was heard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import httpx2
+import msgspec
+
+from holdfast import api
+from holdfast.client import asks
+from holdfast.core.states import TERMINAL
+from holdfast.errors import HoldfastError
+
+LONG_POLL_S = 30.0
+SILENCE_S = 40.0
+"""An event stream says something at least every 15 s; after this it is taken for dead."""
+OUTAGE_S = 30.0
+"""A plane that was reached before may be away for so long, as while it is restarted."""
+PAUSE_S = 1.0
+
+
+class Outage:
+    """Who waits long outlives a restart of the plane, but not a plane that was never there."""
+
+    def __init__(self) -> None:
+        self._was_reached = False
+        self._began_at: float | None = None
+
+    def reached(self) -> None:
+        self._was_reached, self._began_at = True, None
+
+    def pause_after(self, error: HoldfastError, now: float) -> float:
+        """How long to wait before it is tried again. Raises the error if it is not worth it."""
+        if self._began_at is None:
+            self._began_at = now
+        if not self._was_reached or not error.retryable or now - self._began_at >= OUTAGE_S:
+            raise error
+        return PAUSE_S
+
+
+class Waiting:
+    """One wait for the end of a job."""
+
+    def __init__(self, job_id: str, timeout: float | None, now: float) -> None:
+        self._job_id = job_id
+        self._until = float("inf") if timeout is None else now + timeout
+        self._asked_until = now
+
+    def ask(self, now: float) -> asks.Ask[api.JobView]:
+        wait_s = min(LONG_POLL_S, max(0.0, self._until - now))
+        self._asked_until = now + wait_s
+        return asks.get_later(self._job_id, wait_s)
+
+    def pause_after(self, job: api.JobView, now: float) -> float:
+        """How long to wait before the job is asked for again. Raises `TimeoutError`."""
+        if now >= self._until:
+            raise TimeoutError(f"job {self._job_id} is still {job.state}")
+        # Answered before its time: the plane is shutting down, and would do so again at once.
+        return PAUSE_S if now < self._asked_until else 0.0
+
+
+class Watching:
+    """A subscription's place in the stream of events, kept over reconnections."""
+
+    def __init__(self, job_id: str | None, kinds: Sequence[str], after: int | None) -> None:
+        self._job_id = job_id
+        self._kinds = kinds
+        # A job's history is short and wanted whole; everybody's begins now.
+        self._after = 0 if after is None and job_id is not None else after
+        self._message: dict[str, str] = {}
+        self.ended = False
+
+    def query(self) -> httpx2.QueryParams:
+        """Of the next connection, which begins after the last message that was heard whole."""
+        self._message = {}
+        # The end of a job must be heard, whatever kinds are wanted.
+        kinds = () if self._job_id is not None else self._kinds
+        given = [("job", self._job_id), ("after", self._after), *(("kind", kind) for kind in kinds)]
+        return httpx2.QueryParams([(name, value) for name, value in given if value is not None])
+
+    def hear(self, line: str) -> api.EventView | None:
+        """One line of the stream; the event that it completes, if it does and it is wanted."""
+        if line:
+            name, _, value = line.partition(": ")
+            self._message[name] = value
+            return None
+        message, self._message = self._message, {}
+        if "id" in message:
+            self._after = int(message["id"])
+        if message.get("event") == "gap":
+            gap = msgspec.json.decode(message["data"], type=Gap)
+            self._after = gap.resume_after
+            self.ended = self._job_id is not None and gap.reason == "pruned"
+        elif "data" in message:
+            event = msgspec.json.decode(message["data"], type=api.EventView)
+            self.ended = self._job_id is not None and event.state in TERMINAL
+            return event if self._wants(event.kind) else None
+        return None
+
+    def _wants(self, kind: str) -> bool:
+        return not self._kinds or any(
+            kind == wanted or (wanted.endswith("*") and kind.startswith(wanted[:-1])) for wanted in self._kinds
+        )
+
+
+class Gap(msgspec.Struct):
+    reason: str
+    resume_after: int

@@ -1,0 +1,18 @@
+"""One worker of the demo, as a process: `python -m holdfast.demo.agent URL NAME PARENT`. Ends with its parent."""
+
+from __future__ import annotations
+
+import sys
+
+from holdfast.worker import serve
+from holdfast.worker.child import die_with
+
+
+def main() -> None:
+    _, url, name, parent = sys.argv
+    die_with(int(parent))
+    serve("holdfast.demo.tasks:worker", url=url, name=name)
+
+
+if __name__ == "__main__":
+    main()

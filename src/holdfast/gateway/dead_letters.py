@@ -1,0 +1,57 @@
+"""`/v1/dead-letters`: jobs that ended badly, with their evidence, and one more chance."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from holdfast import api
+from holdfast.errors import NotFound
+from holdfast.flow.again import replay
+from holdfast.gateway.calls import Answer, Call
+from holdfast.gateway.desk import Desk
+from holdfast.gateway.jobs import accepted
+from holdfast.gateway.limits import find_number
+from holdfast.gateway.pages import PageQuery, cut, number_from_cursor
+from holdfast.gateway.views import dead_letter_view
+from holdfast.ports import DeadLetter, JobEvent, Store
+
+EVIDENCE_MAX = 1000
+
+
+async def list_dead_letters(desk: Desk, call: Call) -> Answer:
+    """Newest first, without their events: ask for one letter to see its evidence."""
+    query: PageQuery = call.query
+    found = await desk.plane.store.list_dead_letters(
+        call.tenant, before=number_from_cursor(query.cursor), limit=query.limit + 1
+    )
+    page, more = cut(found, query.limit, lambda letter: letter.number)
+    return Answer(api.DeadLetterPage(items=[dead_letter_view(letter, []) for letter in page], next_cursor=more))
+
+
+async def get_dead_letter(desk: Desk, call: Call) -> Answer:
+    store = desk.plane.store
+    letter = await store.get_dead_letter(call.tenant, _number(call))
+    return Answer(dead_letter_view(letter, await _evidence(letter, store)))
+
+
+async def _evidence(letter: DeadLetter, store: Store) -> list[JobEvent]:
+    """The newest of its job's events: how it ended matters more than how it began."""
+    newest: deque[JobEvent] = deque(maxlen=EVIDENCE_MAX)
+    after = 0
+    while page := await store.list_events(after=after, limit=EVIDENCE_MAX, tenant=letter.tenant, job_id=letter.job_id):
+        newest.extend(page)
+        after = page[-1].number
+    return list(newest)
+
+
+async def replay_dead_letter(desk: Desk, call: Call) -> Answer:
+    plane = desk.plane
+    reply = await replay(call.tenant, _number(call), store=plane.store, submitter=plane.submitter)
+    return accepted(desk, reply)
+
+
+def _number(call: Call) -> int:
+    number = find_number(call.path["number"])
+    if number is None:
+        raise NotFound("dead letters have numbers, and this is none")
+    return number

@@ -1,0 +1,145 @@
+"""Retention in SQLite: what may go is looked for beside the writer, and removed by it in small batches.
+
+Jobs are walked through in the order in which they came, which is that of their table: no index is
+kept for this, so a job that ends pays nothing for being removed one day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.core.job import JobId, Tenant
+from holdfast.core.retention import Limits
+from holdfast.core.states import EffectState
+from holdfast.ports import Pruned
+from holdfast.stores.sqlite_jobs import Ledger
+from holdfast.stores.sqlite_reads import Reads
+
+LOOK_MAX = 1000
+"""Jobs that one batch looks at, beside the writer."""
+FAMILIES_MAX = 50
+EVENTS_MAX = 1000
+"""That one batch removes: a few milliseconds of the writer, between which others have their turn."""
+
+
+class Origin(NamedTuple):
+    """A job that is nobody's replay: it stands for its family."""
+
+    seq: int
+    id: JobId
+
+
+class Found(NamedTuple):
+    origins: list[Origin]
+    after: int | None
+    """As in `Pruned`, if all of them go."""
+
+
+def find(reads: Reads, limits: Limits, after: int) -> Found:
+    rows = reads.execute(
+        "SELECT seq, id, created_at, replay_of, look_at FROM holdfast_jobs WHERE seq > ? ORDER BY seq LIMIT ?",
+        (after, LOOK_MAX),
+    ).fetchall()
+    origins: list[Origin] = []
+    for seq, job_id, created_at, replay_of, look_at in rows:
+        if created_at >= limits.ended_before:
+            return Found(origins, None)  # from here on they are all too young
+        if replay_of is None and look_at is None and _may_go(reads, job_id, limits):
+            origins.append(Origin(seq, job_id))
+            if len(origins) == FAMILIES_MAX:
+                return Found(origins, seq)
+    return Found(origins, rows[-1][0] if len(rows) == LOOK_MAX else None)
+
+
+def prune(ledger: Ledger, found: Found, limits: Limits) -> Pruned:
+    # What this transaction has told of so far is not in the table yet: the newest event is among it.
+    ledger.finish()
+    events_left, jobs = EVENTS_MAX, 0
+    for origin in found.origins:
+        # Once more, in the transaction: a replay may have been submitted since.
+        if not _may_go(ledger.reads, origin.id, limits):
+            continue
+        family = _family(ledger.reads, origin.id)
+        events_left -= _remove_events(ledger, family, events_left)
+        if events_left <= 0:
+            # The history before the job: whatever is left of this family, the next batch finds again.
+            return Pruned(jobs, origin.seq - 1)
+        _remove(ledger, family)
+        jobs += len(family)
+    return Pruned(jobs, found.after)
+
+
+def pruned_until(reads: Reads, tenant: Tenant | None) -> int:
+    where, values = ("WHERE tenant = ?", (tenant,)) if tenant is not None else ("", ())
+    row = reads.execute(
+        f"SELECT coalesce(max(number), 0) FROM holdfast_pruned {where}",  # noqa: S608  (one of the two literals above)
+        values,
+    ).fetchone()
+    number: int = row[0]
+    return number
+
+
+def _family(reads: Reads, origin: JobId) -> list[JobId]:
+    """The job and its replays."""
+    rows = reads.execute("SELECT id FROM holdfast_jobs WHERE id = ?1 OR replay_of = ?1", (origin,))
+    return [job_id for (job_id,) in rows.fetchall()]
+
+
+def _may_go(reads: Reads, origin: JobId, limits: Limits) -> bool:
+    alive = reads.execute(
+        "SELECT 1 FROM holdfast_jobs WHERE (id = ?1 OR replay_of = ?1) AND (look_at IS NOT NULL OR since >= ?2) LIMIT 1",
+        (origin, limits.ended_before),
+    ).fetchone()
+    if alive is not None:
+        return False
+    unsettled = reads.execute(
+        "SELECT 1 FROM holdfast_effects WHERE job_id = ? AND state IN (?, ?) LIMIT 1",
+        (origin, EffectState.PREPARED, EffectState.UNKNOWN),
+    ).fetchone()
+    return unsettled is None and not any(_is_wanted(reads, job_id, limits) for job_id in _family(reads, origin))
+
+
+def _is_wanted(reads: Reads, job_id: JobId, limits: Limits) -> bool:
+    """Whether a dead letter of the job waits for a person, or it has one of the newest numbers."""
+    row = reads.execute(
+        "SELECT EXISTS (SELECT 1 FROM holdfast_dead_letters WHERE job_id = ?1 "
+        "  AND (replayed_as IS NULL AND at >= ?2 OR number = (SELECT max(number) FROM holdfast_dead_letters))) "
+        "OR ?1 = (SELECT job_id FROM holdfast_events ORDER BY number DESC LIMIT 1)",
+        (job_id, limits.letters_before),
+    ).fetchone()
+    return bool(row[0])
+
+
+def _remove_events(ledger: Ledger, family: Sequence[JobId], limit: int) -> int:
+    """Remove up to `limit` events, oldest first, and note how far; how many there were."""
+    removed = 0
+    for job_id in family:
+        if removed == limit:
+            break
+        rows = ledger.execute(
+            "DELETE FROM holdfast_events WHERE number IN "
+            "(SELECT number FROM holdfast_events WHERE job_id = ? ORDER BY number LIMIT ?) RETURNING number, tenant",
+            (job_id, limit - removed),
+        ).fetchall()
+        if rows:
+            number, tenant = max(rows)
+            ledger.execute(
+                "INSERT INTO holdfast_pruned VALUES (?, ?) "
+                "ON CONFLICT (tenant) DO UPDATE SET number = max(number, excluded.number)",
+                (tenant, number),
+            )
+        removed += len(rows)
+    return removed
+
+
+def _remove(ledger: Ledger, family: Sequence[JobId]) -> None:
+    for job_id in family:
+        for statement in (
+            "DELETE FROM holdfast_payloads WHERE job_id = ?",
+            "DELETE FROM holdfast_keys WHERE job_id = ?",
+            "DELETE FROM holdfast_effects WHERE job_id = ?",
+            "DELETE FROM holdfast_dead_letters WHERE job_id = ?",
+            "DELETE FROM holdfast_jobs WHERE id = ?",
+        ):
+            ledger.execute(statement, (job_id,))

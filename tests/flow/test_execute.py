@@ -1,0 +1,36 @@
+"""What a worker's word that it has begun is worth."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from locks.virtual import VirtualRuntime, on_virtual_time
+
+from flow.stage import staged
+from holdfast.core.states import State
+from holdfast.flow.recover import lose_attempts
+
+
+@on_virtual_time
+async def test_start_that_came_too_late_is_not_told_as_one(
+    runtime: VirtualRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two at once, one of them requeued between the read and the write."""
+    caplog.set_level(logging.DEBUG, logger="holdfast")
+    async with staged(runtime) as stage:
+        lost, kept = await stage.submit(), await stage.submit()
+        for job in (lost, kept):
+            await stage.dispatch(job, "w1")
+        door = stage.store.pause("apply", kind="job.started")
+        claiming = asyncio.create_task(stage.claim("w1"))
+        await door.reached.wait()
+        taken = await stage.job(lost.id)
+        await lose_attempts([taken], reason="worker-died", store=stage.inner, telemetry=stage.telemetry)
+        door.open()
+
+        assert [job.id for job in await claiming] == [kept.id]
+        assert (await stage.job(lost.id)).state is State.SCHEDULED
+    told = [record.__dict__["job_id"] for record in caplog.records if record.__dict__.get("event") == "job.started"]
+    assert told == [kept.id]

@@ -1,0 +1,30 @@
+"""What becomes of deliveries that nobody begins."""
+
+from __future__ import annotations
+
+import pytest
+from locks.virtual import VirtualRuntime, on_virtual_time
+
+from flow.plane_invariants import check_plane
+from flow.stage import ACME, staged
+from holdfast.core.recovery import UNSTARTED_MAX
+from holdfast.core.states import State
+from holdfast.flow.recover import DRAINING, lose_attempts
+
+
+@pytest.mark.parametrize(("reason", "state"), [("worker-died", State.FAILED), (DRAINING, State.SCHEDULED)])
+@on_virtual_time
+async def test_delivery_that_ends_its_worker_before_it_has_begun_is_not_repeated_for_ever(
+    runtime: VirtualRuntime, reason: str, state: State
+) -> None:
+    async with staged(runtime) as stage:
+        job = await stage.submit()
+        for number in range(UNSTARTED_MAX):
+            await stage.dispatch(await stage.job(job.id), f"w{number}")
+            [taken] = await stage.claim(f"w{number}", start=False)
+            await lose_attempts([taken], reason=reason, store=stage.typed_store, telemetry=stage.telemetry)
+
+        assert (await stage.job(job.id)).state is state
+        letters = await stage.inner.list_dead_letters(ACME, before=None, limit=10)
+        assert [letter.reason for letter in letters] == (["never-started"] if state is State.FAILED else [])
+        await check_plane(stage, all_ended=state is State.FAILED)

@@ -1,0 +1,188 @@
+"""The clients against a network and proxies that fail, on virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import pairwise
+
+import httpx2
+import msgspec
+import pytest
+from locks.virtual import VirtualRuntime, on_virtual_time
+
+from holdfast import api, errors
+from holdfast.client import AsyncClient
+
+JOB = api.JobView(
+    id="j", topic="t", state="RUNNING", payload=None, labels={}, priority=0, risk="low", attempts=1, max_attempts=3,
+    schedulings=1, retries={}, worker="w", fence=7, created_at=0, since=0, not_before=0, deadline=None,
+    lease_until=None, cancel_requested=False, progress=None, result=None, error=None, replay_of=None, version=2,
+)  # fmt: skip
+DONE = msgspec.structs.replace(JOB, state="SUCCEEDED")
+
+Step = httpx2.Response | httpx2.TransportError | Callable[[], httpx2.Response]
+
+
+class Network(httpx2.AsyncBaseTransport):
+    """Answers each request with the next step of a story, and writes down when and what was asked."""
+
+    def __init__(self, runtime: VirtualRuntime, *steps: Step) -> None:
+        self._runtime = runtime
+        self._steps = list(steps)
+        self.asked: list[tuple[float, str]] = []
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        self.asked.append((self._runtime.now(), str(request.url)))
+        step = self._steps.pop(0)
+        if isinstance(step, httpx2.TransportError):
+            raise step
+        return step if isinstance(step, httpx2.Response) else step()
+
+    def pauses(self) -> list[float]:
+        times = [at for at, _ in self.asked]
+        return [after - before for before, after in pairwise(times)]
+
+
+def asking(runtime: VirtualRuntime, network: Network) -> AsyncClient:
+    return AsyncClient("http://plane", transport=network, runtime=runtime)
+
+
+def answer(body: object, status: int = 200, **headers: str) -> httpx2.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx2.Response(status, content=msgspec.json.encode(body), headers=named)
+
+
+def refused() -> httpx2.ConnectError:
+    return httpx2.ConnectError("refused")
+
+
+def event(number: int, state: str = "RUNNING") -> str:
+    view = api.EventView(number=number, job_id="j", kind="k", state=state, attempt=1, fence=7, at=0, detail={})
+    return f"id: {number}\ndata: {msgspec.json.encode(view).decode()}\n\n"
+
+
+def broken_after(*texts: str) -> httpx2.Response:
+    """A stream that says this much and then loses its connection."""
+
+    async def stream() -> AsyncIterator[bytes]:
+        for text in texts:
+            yield text.encode()
+        raise httpx2.ReadError("lost")
+
+    return httpx2.Response(200, content=stream())
+
+
+@on_virtual_time
+async def test_newer_plane_is_understood(runtime: VirtualRuntime) -> None:
+    newer = {**msgspec.to_builtins(JOB), "colour": "blue"}
+    problem = {"type": "", "title": "", "status": 404, "code": "not-found", "detail": "no job j", "hue": 1}
+    async with asking(runtime, Network(runtime, answer(newer), answer(problem, 404))) as client:
+        assert (await client.get("j")).id == "j"
+        with pytest.raises(errors.NotFound):
+            await client.get("j")
+
+
+@on_virtual_time
+async def test_retry_after_is_waited_for(runtime: VirtualRuntime) -> None:
+    problem = {"type": "", "title": "", "status": 429, "code": "too-many", "retryable": True}
+    network = Network(
+        runtime, answer(problem, 429, retry_after="3"), answer(JOB), answer(problem, 429, retry_after="60")
+    )
+    async with asking(runtime, network) as client:
+        await client.submit("t", idempotency_key="k")
+        assert network.pauses() == [3.0]
+
+        with pytest.raises(errors.TooMany) as limited:
+            await client.submit("t", idempotency_key="k")
+    assert limited.value.retry_after_s == 60.0
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+@on_virtual_time
+async def test_proxy_without_a_plane_is_an_outage(runtime: VirtualRuntime, status: int) -> None:
+    page = httpx2.Response(status, content=b"<html>bad gateway</html>")
+    network = Network(runtime, page, answer(JOB), page)
+    async with asking(runtime, network) as client:
+        assert (await client.get("j")).id == "j"
+        with pytest.raises(errors.PlaneUnavailable) as away:
+            await client.submit("t")
+    assert away.value.applied is None, "the proxy may have passed it on"
+
+
+@on_virtual_time
+async def test_what_is_no_plane_is_an_error_of_ours(runtime: VirtualRuntime) -> None:
+    page = httpx2.Response(200, content=b"<html>welcome</html>")
+    async with asking(runtime, Network(runtime, *[page] * 4)) as client:
+        with pytest.raises(errors.PlaneUnavailable, match="check the URL"):
+            await client.workers()
+
+
+@on_virtual_time
+async def test_wait_outlives_a_restart_of_the_plane(runtime: VirtualRuntime) -> None:
+    draining = {"type": "", "title": "", "status": 503, "code": "draining", "retryable": True}
+    leaving = [answer(draining, 503) for _ in range(4)]
+    steps: Sequence[Step] = [answer(JOB), *leaving, *[refused() for _ in range(12)], answer(DONE)]
+    network = Network(runtime, *steps)
+    async with asking(runtime, network) as client:
+        assert (await client.wait("j", timeout=600)).state == "SUCCEEDED"
+    assert min(network.pauses()) > 0, "a plane that answers early or not at all is not asked in a tight loop"
+
+
+@on_virtual_time
+async def test_wait_for_a_plane_that_was_never_there_ends(runtime: VirtualRuntime) -> None:
+    async with asking(runtime, Network(runtime, *[refused() for _ in range(4)])) as client:
+        with pytest.raises(errors.PlaneUnavailable):
+            await client.wait("j", timeout=600)
+    assert runtime.now() - 1000 < 5
+
+
+@on_virtual_time
+async def test_wait_for_a_plane_that_stays_away_ends(runtime: VirtualRuntime) -> None:
+    async with asking(runtime, Network(runtime, answer(JOB), *[refused() for _ in range(200)])) as client:
+        with pytest.raises(errors.PlaneUnavailable):
+            await client.wait("j")
+    assert 30 <= runtime.now() - 1000 < 40
+
+
+@on_virtual_time
+async def test_watch_goes_on_where_it_was_after_a_restart(runtime: VirtualRuntime) -> None:
+    network = Network(
+        runtime,
+        broken_after("retry: 1000\nid: 4\n\n"),
+        *[refused() for _ in range(5)],
+        lambda: broken_after(event(5), "id: 6\n"),
+        lambda: broken_after(event(6, "SUCCEEDED")),
+    )
+    async with asking(runtime, network) as client:
+        numbers = []
+        async for heard in client.watch():
+            numbers.append(heard.number)
+            if heard.number == 6:
+                break
+
+    assert numbers == [5, 6], "an event of which only the number arrived is told again"
+    assert [url.partition("after=")[2] for _, url in network.asked] == ["", *["4"] * 6, "5"]
+
+
+@on_virtual_time
+async def test_gap_cut_in_half_does_not_spoil_the_next_connection(runtime: VirtualRuntime) -> None:
+    network = Network(runtime, broken_after(event(1), "event: gap\n"), lambda: broken_after(event(2, "SUCCEEDED")))
+    async with asking(runtime, network) as client:
+        assert [heard.number async for heard in client.watch("j")] == [1, 2]
+
+
+@on_virtual_time
+async def test_watch_of_a_job_that_retention_removed_ends(runtime: VirtualRuntime) -> None:
+    gap = 'retry: 1000\n\nevent: gap\ndata: {"reason":"pruned","resume_after":0}\n\n'
+    async with asking(runtime, Network(runtime, broken_after(gap))) as client:
+        assert [heard async for heard in client.watch("j")] == []
+
+
+@pytest.mark.parametrize("url", ["https://plane.example", "http://[::1]:7070"])
+@on_virtual_time
+async def test_plane_that_is_away_is_named_by_its_address(runtime: VirtualRuntime, url: str) -> None:
+    network = Network(runtime, *[refused() for _ in range(4)])
+    async with AsyncClient(url, transport=network, runtime=runtime) as client:
+        with pytest.raises(errors.PlaneUnavailable) as away:
+            await client.workers()
+    assert str(away.value) == f"{url}: refused"

@@ -1,0 +1,89 @@
+"""The replayer: jobs that nobody has yet, and whose wake-up was lost. Row 104."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+from flow.stage import ACME, Stage, staged
+from locks.virtual import VirtualRuntime, on_virtual_time
+
+from holdfast.core.job import Job, JobId
+from holdfast.core.recovery import SCHEDULED_STALE_S
+from holdfast.core.states import State
+from holdfast.core.topic import Topic, Topics
+from holdfast.flow.submit import Order, new_job
+from holdfast.ports import Store, Submission
+from holdfast.replayer import BATCH, Replayer
+
+
+async def undecided(stage: Stage) -> Job:
+    """A job whose decision was lost: the process died between the two."""
+    order = Order(tenant=ACME, topic="mail.send", payload=b"{}", labels={})
+    now = stage.inner.now()
+    job = new_job(order, Topic(name="mail.send"), job_id=JobId(f"{stage.runtime.wall_us():014x}z"), now=now)
+    await stage.inner.submit([Submission(job=job, key=None, digest="")])
+    return job
+
+
+def replayer_of(stage: Stage, woken: list[float]) -> Replayer:
+    return Replayer(
+        store=cast(Store, stage.store),
+        locks=stage.locks,
+        topics=stage.topics,
+        policy=stage.policy,
+        telemetry=stage.telemetry,
+        runtime=stage.runtime,
+        wake_scheduler=lambda: woken.append(stage.inner.now()),
+    )
+
+
+@on_virtual_time
+async def test_lost_wake_up_wakes_the_scheduler_and_is_counted(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        woken: list[float] = []
+        await stage.submit()
+        await replayer_of(stage, woken).tick()
+        assert woken == []
+        await asyncio.sleep(SCHEDULED_STALE_S)
+        await replayer_of(stage, woken).tick()
+
+        assert len(woken) == 1
+        assert stage.counted("jobs_orphan_replayed") == 1
+
+
+@on_virtual_time
+async def test_orphan_behind_a_stuck_head_is_reached_in_bounded_batches(runtime: VirtualRuntime) -> None:
+    """More than two pages of jobs that cannot be helped, and behind them one whose decision was lost."""
+    async with staged(runtime) as stage:
+        for _ in range(2 * BATCH + 50):
+            await stage.submit("nobody.serves-this")
+        orphan = await undecided(stage)
+        await asyncio.sleep(Topic(name="").pending_timeout_s)
+        await replayer_of(stage, []).tick()
+
+        assert (await stage.job(orphan.id)).state is State.SCHEDULED
+        assert stage.store.calls["list_recoverable"] == 3
+
+
+@pytest.mark.parametrize("state", [State.PENDING, State.SCHEDULED, State.DISPATCHED, State.RUNNING])
+@on_virtual_time
+async def test_orphan_of_every_live_state_ends_well(runtime: VirtualRuntime, state: State) -> None:
+    """The plane died with the job in this state; the loops of the next one take it to its end."""
+    topics = Topics((Topic(name="*", dispatch_timeout_s=20.0),))
+    async with staged(runtime, topics=topics) as stage:
+        if state is State.PENDING:
+            orphan = await undecided(stage)
+        else:
+            orphan = await stage.submit()
+        if state in (State.DISPATCHED, State.RUNNING):
+            await stage.dispatch(orphan, "dead")
+        if state is State.RUNNING:
+            await stage.claim_one("dead")
+        assert (await stage.job(orphan.id)).state is state
+
+        async with stage.loops(), stage.working():
+            [done] = await stage.wait_ended(orphan, within_s=120)
+
+        assert done.state is State.SUCCEEDED
