@@ -47,8 +47,16 @@ format: $(READY)  ## Format the code
 	@.venv/bin/ruff check --fix --exit-zero --quiet .
 
 .PHONY: bench
-bench: $(READY)  ## Measure against other lock libraries, and print the table
+bench: $(READY)  ## Measure against other lock libraries and job systems, and print the table
 	@$(PY) -m bench
+
+.PHONY: soak
+soak: $(READY)  ## Tell many stories of a hostile world, each from its seed (SEEDS=1000000, STORY=lock)
+	@PYTHONPATH=tests $(PY) -m simulation soak --seeds $(or $(SEEDS),10000) $(STORY)
+
+.PHONY: replay
+replay: $(READY)  ## Tell one of them again, step by step (STORY=plane SEED=17; SHRINK=1 leaves out what it can)
+	@PYTHONPATH=tests $(PY) -m simulation replay $(or $(STORY),plane) $(or $(SEED),0) $(if $(SHRINK),--shrink)
 
 .PHONY: lock
 lock: $(READY)  ## Make requirements.lock anew from pyproject.toml (UPGRADE=--upgrade for newer versions)

@@ -7,7 +7,20 @@ import sys
 import time
 from collections.abc import Sequence
 
-from bench import guards, handoff, postgres_free, redis_free, redis_threads, renewal, sqlite_file
+from bench import (
+    guards,
+    handoff,
+    jobs_full_store,
+    jobs_latency,
+    jobs_peers,
+    jobs_redispatch,
+    jobs_throughput,
+    postgres_free,
+    redis_free,
+    redis_threads,
+    renewal,
+    sqlite_file,
+)
 from bench.harness import ROOT, ContenderFailed, Sample, repeat
 from bench.places import Places
 from bench.subject import Subject
@@ -24,29 +37,33 @@ SUBJECTS: Sequence[Subject] = (
     sqlite_file.SQLITE,
     guards.POSTGRES,
     guards.SQLITE,
+    jobs_throughput.THROUGHPUT,
+    jobs_latency.LATENCY,
+    jobs_full_store.FULL_STORE,
+    jobs_redispatch.REDISPATCH,
 )
 REPORT = ROOT / "bench/report.md"
 
 
 def main() -> int:
     names = [subject.name for subject in SUBJECTS]
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the locks against other libraries.")
-    parser.add_argument("--only", metavar="NAME", choices=names, action="append", help=f"one of {', '.join(names)}")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure locks and jobs against others.")
+    parser.add_argument("--only", metavar="NAME", choices=names, type=_spelled, action="append", help=", ".join(names))
     parser.add_argument("--repetitions", metavar="N", type=int, help="instead of each subject's own number")
-    parser.add_argument("--quick", action="store_true", help="a third of the repetitions: a first look, in two minutes")
+    parser.add_argument("--quick", action="store_true", help="a third of the repetitions, smaller stores: a first look")
     asked = parser.parse_args()
 
     started = time.monotonic()
     places = Places()
     rows: list[Row] = []
+    chosen = [subject for subject in SUBJECTS if not asked.only or subject.name in asked.only]
     try:
-        for subject in SUBJECTS:
-            if not asked.only or subject.name in asked.only:
-                repetitions = asked.repetitions or max(
-                    1, subject.repetitions // 3 if asked.quick else subject.repetitions
-                )
-                rows += measured(subject, repetitions, places)
+        for subject in chosen:
+            repetitions = asked.repetitions or max(1, subject.repetitions // 3 if asked.quick else subject.repetitions)
+            rows += measured(subject, repetitions, places, quick=asked.quick)
         conditions = places.described()
+        if any(subject.prepare is jobs_peers.prepare for subject in chosen):
+            conditions.append(jobs_peers.described())
     finally:
         places.close()
 
@@ -65,13 +82,15 @@ HOW_TO_READ = (
 )
 
 
-def measured(subject: Subject, repetitions: int, places: Places) -> list[Row]:
+def measured(subject: Subject, repetitions: int, places: Places, *, quick: bool) -> list[Row]:
     """The subject's rows; a single one that says why, if it could not be measured."""
-    url = places.url(subject.server)
     samples: list[Sample] = []
     started = time.monotonic()
     try:
-        place = {"url": url, "seconds": subject.seconds}
+        place = {"url": places.url(subject.server), "seconds": subject.seconds, **subject.arguments}
+        place.update(subject.quick_arguments if quick else {})
+        if subject.prepare is not None:
+            subject.prepare(**place)
         for sample in repeat(subject.contenders, repetitions, place, before=lambda: places.clean(subject.server)):
             samples.append(sample)
             shown = "; ".join(f"{name} {_brief(figures)}" for name, figures in sorted(sample.items()))
@@ -81,6 +100,10 @@ def measured(subject: Subject, repetitions: int, places: Places) -> list[Row]:
         print(failure, file=sys.stderr, flush=True)
         return [Row(work=subject.name, ours="could not be measured", verdict=MISSED)]
     return subject.rows(samples)
+
+
+def _spelled(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def _brief(figures: dict[str, float]) -> str:

@@ -42,7 +42,7 @@ def commit_each(url: str, seconds: float) -> Figures:
     import apsw
 
     from holdfast.locks.stores import sqlite_writer
-    from holdfast.locks.stores.sqlite_table import Ask, Table
+    from holdfast.locks.stores.sqlite_table import Ask, Known, Table
 
     with TemporaryDirectory(dir=url) as directory:
         connection = apsw.Connection(f"{directory}/locks.db")
@@ -50,17 +50,21 @@ def commit_each(url: str, seconds: float) -> Figures:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(Path(sqlite_writer.__file__).with_name("sqlite.sql").read_text())
 
+        known: Known | None = None
+
         def cycle() -> None:
+            nonlocal known
             token = SYSTEM.token()
             for verb in ("acquire", "release"):
                 connection.execute("BEGIN IMMEDIATE")
-                table = Table(connection, SYSTEM)
+                table = Table(connection, SYSTEM, known)
                 if verb == "acquire":
                     table.acquire(Ask("bench:1", token, BENCH.ttl_ms, 0, 1, "peer", ""))
                 else:
                     table.release("bench:1", token)
                 table.finish()
                 connection.execute("COMMIT")
+                known = table.known
 
         figures = run_alone(seconds, cycle)
         connection.close()

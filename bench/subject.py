@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from bench.harness import Contender, Sample
 from bench.table import Row
@@ -15,7 +15,12 @@ class Subject:
     #: "redis", "postgres", or "disk" (an empty directory). Every contender is called with its `url`.
     server: str
     contenders: Sequence[Contender]
-    #: How long each contender is measured; passed to it.
-    seconds: float
+    #: How long each contender is measured; passed to it. 0 where it is given an amount of work instead.
+    seconds: float = 0.0
     repetitions: int
+    #: Passed to every contender as well; a quick look passes `quick_arguments` on top of them.
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    quick_arguments: Mapping[str, object] = field(default_factory=dict)
+    #: Called once before the first repetition with what the contenders are called with.
+    prepare: Callable[..., None] | None = None
     rows: Callable[[Sequence[Sample]], list[Row]]

@@ -1,0 +1,1 @@
+"""The same code under a seeded, hostile world: see `docs/explanation/proof.md`."""

@@ -1,0 +1,90 @@
+"""Soak, replay, shrink, and hunt mutants. `make soak` and `make replay` call it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from os import cpu_count
+
+from simulation import lock_mutants, plane_mutants
+from simulation.running import STORIES, Tally, run, run_many, shrink
+
+CHUNK = 50
+MUTANT_STORIES_MAX = 1000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="simulation", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    soak = commands.add_parser("soak", help="run many seeds of every kind of story")
+    soak.add_argument("--seeds", type=int, default=10_000, help="of each kind")
+    soak.add_argument("--first", type=int, default=0)
+    soak.add_argument("stories", nargs="*", metavar="STORY", help=f"{', '.join(STORIES)}; all of them if none is named")
+    replay = commands.add_parser("replay", help="tell one story again, step by step")
+    replay.add_argument("story", choices=STORIES)
+    replay.add_argument("seed", type=int)
+    replay.add_argument("--shrink", action="store_true", help="leave out the faults it does not need to fail")
+    commands.add_parser("mutants", help="how soon each mutant is caught, as the table of docs/explanation/proof.md")
+    asked = parser.parse_args()
+    if asked.command == "mutants":
+        return list_mutants()
+    if asked.command == "replay":
+        return tell(asked.story, asked.seed, shrinks=asked.shrink)
+    unknown = set(asked.stories) - set(STORIES)
+    if unknown:
+        parser.error(f"no such story: {', '.join(sorted(unknown))}; there are {', '.join(STORIES)}")
+    return max(hunt(kind, range(asked.first, asked.first + asked.seeds)) for kind in asked.stories or STORIES)
+
+
+def tell(kind: str, seed: int, *, shrinks: bool) -> int:
+    ending = run(kind, seed, tells=True)
+    without: frozenset[int] = frozenset()
+    if shrinks and ending.violation is not None:
+        ending, without = shrink(ending)
+    print("\n".join(ending.story or ()))
+    left_out = f", {len(without)} of them left out" if without else ""
+    print(f"\n{kind} {seed}: digest {ending.digest}, {ending.steps} steps, {len(ending.faults)} faults{left_out}")
+    print(f"BROKEN {ending.violation}" if ending.violation else "every promise was kept")
+    return 1 if ending.violation else 0
+
+
+def hunt(kind: str, seeds: range) -> int:
+    total = Tally()
+    began = time.monotonic()
+    chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
+    with ProcessPoolExecutor(cpu_count()) as pool:
+        for tally in pool.map(run_many, repeat(kind), chunks):
+            total.merge(tally)
+            show(kind, total, len(seeds), time.monotonic() - began)
+    print()
+    for ending in total.violations:
+        print(f"{ending.violation}\n    {ending.replay}")
+    return 1 if total.violations else 0
+
+
+def list_mutants() -> int:
+    print("| wrong | in a story of | breaks | seen as | stories until then |\n|---|---|---|---|---|")
+    for kind, mutants in (("lock", lock_mutants.MUTANTS), ("plane", plane_mutants.MUTANTS)):
+        for mutant in mutants:
+            with mutant.on():
+                endings = (run(kind, seed) for seed in range(MUTANT_STORIES_MAX))
+                n, caught = next(((n, e) for n, e in enumerate(endings, 1) if e.violation), (0, None))
+            seen = (caught.violation or "").split(":")[0] if caught else "**not seen**"
+            print(f"| {mutant.name} | {kind} | {mutant.promise} | {seen} | {n or '-'} |", flush=True)
+    return 0
+
+
+def show(kind: str, total: Tally, wanted: int, passed_s: float) -> None:
+    rate = total.stories / passed_s
+    line = (
+        f"{kind}: {total.stories} of {wanted} stories, {rate:.0f}/s, {total.simulated_s / 86400:.2f} simulated days, "
+        f"{total.faults} faults, {len(total.violations)} violations"
+    )
+    print(f"\r{line}", end="", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

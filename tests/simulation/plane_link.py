@@ -1,0 +1,123 @@
+"""How the parts of a simulated plane reach each other: store, bus, and the gateway that workers post to."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import BusUnavailable, StoreUnavailable
+from holdfast.ports import Delivery, JobEvent
+from holdfast.worker.http1 import BrokenExchange, Reply
+from simulation.network import Unanswered
+from simulation.world import Lane, Process
+
+if TYPE_CHECKING:
+    from simulation.plane_story import PlaneStory
+
+
+def here() -> Process:
+    """The process whose step this is."""
+    lane = asyncio.get_running_loop()
+    assert isinstance(lane, Lane)
+    return lane.process
+
+
+class StoreLink:
+    """A `Store` on the other side of the network: every verb may fail, before or after it was carried out."""
+
+    def __init__(self, story: PlaneStory, process: Process) -> None:
+        self._story = story
+        self._process = process
+        self._ends: list[Callable[[], None]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._story.jobs, name)
+        carried = functools.partial(self._carry, name, verb) if inspect.iscoroutinefunction(verb) else verb
+        setattr(self, name, carried)  # asked for once
+        return carried
+
+    async def open(self) -> None:
+        """The store is there before anybody."""
+
+    async def close(self) -> None:
+        for end in self._ends:
+            end()
+
+    def subscribe(self, listener: Callable[[Sequence[JobEvent]], None]) -> Callable[[], None]:
+        push = self._story.network.push
+        end: Callable[[], None] = self._story.jobs.subscribe(
+            lambda events: push(self._process, "events", listener, events)
+        )
+        self._ends.append(end)
+        return end
+
+    def on_arrival(self, callback: Callable[[str], None]) -> None:
+        push = self._story.network.push
+        self._story.jobs.on_arrival(lambda worker: push(self._process, "an arrival", callback, worker))
+
+    async def _carry(self, name: str, verb: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        try:
+            return await self._story.network.call(
+                self._process, self._story.server, name, functools.partial(verb, *args, **options)
+            )
+        except Unanswered as error:
+            raise StoreUnavailable("store", "no answer", applied=error.applied) from error
+
+
+class BusLink:
+    """A `Bus` apart from the store, on the other side of the network."""
+
+    atomic = False
+
+    def __init__(self, story: PlaneStory, process: Process) -> None:
+        self._story = story
+        self._process = process
+
+    async def publish(self, deliveries: Sequence[Delivery]) -> None:
+        self._story.published += [(delivery, self._story.commits()) for delivery in deliveries]
+        await self._carry("publish", functools.partial(self._story.bus.publish, deliveries))
+
+    async def take(self, worker: str, *, limit: int) -> list[Delivery]:
+        taken: list[Delivery] = await self._carry("take", functools.partial(self._story.bus.take, worker, limit=limit))
+        return taken
+
+    async def settle(self, deliveries: Sequence[Delivery]) -> None:
+        self._story.settled += [(delivery, self._story.commits()) for delivery in deliveries]
+        await self._carry("settle", functools.partial(self._story.bus.settle, deliveries))
+
+    def on_arrival(self, callback: Callable[[str], None]) -> None:
+        push = self._story.network.push
+        self._story.bus.on_arrival(lambda worker: push(self._process, "an arrival", callback, worker))
+
+    async def _carry(self, what: str, act: Callable[[], Any]) -> Any:
+        try:
+            return await self._story.network.call(self._process, self._story.bus_process, what, act)
+        except Unanswered as error:
+            raise BusUnavailable("bus", "no answer", applied=error.applied) from error
+
+
+class PlaneAddress:
+    """Where a worker or a person posts to: one of the planes, and another one when that does not answer."""
+
+    def __init__(self, story: PlaneStory) -> None:
+        self._story = story
+        self._process = here()
+        self._turn = story.world.chance.randrange(2)
+
+    async def post(self, path: str, body: bytes, *, login: str = "", within_s: float, key: str = "") -> Reply:
+        node = self._story.planes[self._turn % len(self._story.planes)]
+        request = functools.partial(node.serve, path, body, key)
+        try:
+            reply: Reply = await self._story.network.call(
+                self._process, node.process, path, request, timeout_s=within_s, at_length=True
+            )
+        except Unanswered as error:
+            self._turn += 1
+            raise BrokenExchange("no answer") from error
+        return reply
+
+    def close(self) -> None:
+        """Nothing is kept open."""

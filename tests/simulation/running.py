@@ -1,0 +1,137 @@
+"""Run stories by their seeds; replay one; leave out what it does not need to fail."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from simulation.lock_story import LockStory
+from simulation.network import Network
+from simulation.plane_story import PlaneStory
+from simulation.world import STARTED_AT_S, World
+
+
+class Story(Protocol):
+    world: World
+    network: Network
+    reached: Counter[str]
+
+    def run(self) -> None: ...
+
+
+STORIES: dict[str, Callable[..., Story]] = {
+    "lock": LockStory,
+    "plane": PlaneStory,
+    "calm": functools.partial(PlaneStory, calm=True),
+}
+"""Each kind of story, by the name it is replayed under."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    kind: str
+    seed: int
+    violation: str | None
+    digest: str
+    faults: list[str]
+    reached: Counter[str]
+    simulated_s: float
+    steps: int
+    story: list[str] | None
+
+    @property
+    def replay(self) -> str:
+        return f"make replay STORY={self.kind} SEED={self.seed}"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """The product logs what befalls it, and here everything does."""
+    logger = logging.getLogger("holdfast")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def run(kind: str, seed: int, *, tells: bool = False, without: frozenset[int] = frozenset()) -> Ending:
+    with quiet():
+        story = STORIES[kind](seed, tells=tells, without=without)
+        violation = None
+        try:
+            story.run()
+        except AssertionError as broken:
+            violation = str(broken) or "a promise was broken"
+        except Exception as error:  # noqa: BLE001  (whatever it is, it is not what was promised)
+            violation = f"{type(error).__name__}: {error}"
+    world = story.world
+    return Ending(
+        kind=kind,
+        seed=seed,
+        violation=violation,
+        digest=world.digest,
+        faults=story.network.faults,
+        reached=story.reached,
+        simulated_s=world.clock_s - STARTED_AT_S,
+        steps=world.steps,
+        story=world.story,
+    )
+
+
+def shrink(ending: Ending) -> tuple[Ending, frozenset[int]]:
+    """Leave faults out, many at a time and then few, for as long as the story still fails."""
+    without: frozenset[int] = frozenset()
+    share = max(1, len(ending.faults) // 2)
+    while True:
+        left = [n for n in range(len(ending.faults)) if n not in without]
+        for start in range(0, len(left), share):
+            tried = without | frozenset(left[start : start + share])
+            again = run(ending.kind, ending.seed, tells=True, without=tried)
+            if again.violation is not None:
+                ending, without = again, tried
+        if share == 1:
+            return ending, without
+        share //= 2
+
+
+@dataclass
+class Tally:
+    """Many stories at once."""
+
+    stories: int = 0
+    simulated_s: float = 0.0
+    steps: int = 0
+    faults: int = 0
+    reached: Counter[str] = field(default_factory=Counter)
+    violations: list[Ending] = field(default_factory=list)
+
+    def add(self, ending: Ending) -> None:
+        self.stories += 1
+        self.simulated_s += ending.simulated_s
+        self.steps += ending.steps
+        self.faults += len(ending.faults)
+        self.reached += ending.reached
+        if ending.violation is not None:
+            self.violations.append(ending)
+
+    def merge(self, other: Tally) -> None:
+        self.stories += other.stories
+        self.simulated_s += other.simulated_s
+        self.steps += other.steps
+        self.faults += other.faults
+        self.reached += other.reached
+        self.violations += other.violations
+
+
+def run_many(kind: str, seeds: Iterable[int]) -> Tally:
+    tally = Tally()
+    for seed in seeds:
+        tally.add(run(kind, seed))
+    return tally

@@ -1,0 +1,57 @@
+"""A seed is a story: the same in every process, and short once what it does not need is left out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simulation.lock_mutants import MUTANTS
+from simulation.running import STORIES, run, shrink
+
+TESTS = Path(__file__).parent.parent
+
+
+def python(*command: str, hash_seed: int = 0) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(TESTS)}
+    return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("kind", STORIES)
+def test_same_seed_same_story_in_any_process(kind: str) -> None:
+    script = f"from simulation.running import run; print([run({kind!r}, seed).digest for seed in range(4)])"
+
+    told = {python("-c", script, hash_seed=n).stdout for n in (1, 2)}
+
+    assert told == {f"{[run(kind, seed).digest for seed in range(4)]}\n"}
+
+
+def test_replay_tells_the_story_and_its_digest() -> None:
+    told = python("-m", "simulation", "replay", "lock", "3")
+
+    assert told.returncode == 0, told.stderr
+    assert "store      acquire for" in told.stdout
+    assert f"lock 3: digest {run('lock', 3).digest}" in told.stdout
+
+
+def test_shrinking_keeps_the_violation_and_drops_faults_it_does_not_need() -> None:
+    [blind] = [mutant for mutant in MUTANTS if mutant.name == "renew blindly"]
+    with blind.on():
+        broken = next(ending for seed in range(100) if (ending := run("lock", seed)).violation)
+
+        shorter, without = shrink(broken)
+
+    assert shorter.violation is not None
+    assert shorter.violation.startswith("L2")
+    assert len(shorter.faults) - len(without) < len(broken.faults)
+
+
+def test_soak_says_how_far_it_is_and_what_it_found() -> None:
+    told = python("-m", "simulation", "soak", "--seeds", "20", "lock")
+
+    assert told.returncode == 0, told.stderr
+    assert "20 of 20 stories" in told.stdout
+    assert "0 violations" in told.stdout
