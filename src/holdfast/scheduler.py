@@ -58,7 +58,7 @@ class Scheduler:
                 return
             jobs = await self._store.list_dispatchable(limit=BATCH, except_topics=passed_over)
             placed, left = self._place(jobs, candidates)
-            outcomes = await self._dispatch(placed)
+            outcomes = await self._dispatch(placed) if placed else []
             topics = {job.topic for job in left} - passed_over
             if len(jobs) < BATCH or (Dispatched.SENT not in outcomes and not topics):
                 return

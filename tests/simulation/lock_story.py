@@ -27,8 +27,8 @@ from simulation.network import Unanswered
 from simulation.world import Process
 
 TTL_S = 6.0
-RAGE_S = 24.0
-CALM_S = 3 * TTL_S
+RAGE_S = 13.0
+CALM_S = 2 * TTL_S + 1.0
 PROBE_S = TTL_S + 3.5
 """Whatever was left behind (a holder, a waiter ahead that is gone) has expired by then."""
 CLASSES = (

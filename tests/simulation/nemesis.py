@@ -22,7 +22,7 @@ class Victim(Protocol):
 
 
 class Nemesis:
-    """Shifts the mood every 20 to 60 s, a quarter of the time to calm, and strikes in between."""
+    """Shifts the mood now and then, a quarter of the time to calm, and strikes in between."""
 
     def __init__(self, network: Network, victims: Sequence[Victim], *, ttl_s: float) -> None:
         self._network = network
@@ -38,7 +38,7 @@ class Nemesis:
         self._until = self._world.clock_s + until
         self._shift()
         self._world.at(self._until, self._calm_down)
-        self._world.after(self._world.chance.uniform(1.0, 10.0), self._strike)
+        self._world.after(self._world.chance.uniform(1.0, 5.0), self._strike)
 
     def _calm_down(self) -> None:
         self._network.mix = CALM
@@ -47,7 +47,7 @@ class Nemesis:
         if self._world.clock_s >= self._until:
             return
         self._network.mix = self._world.chance.choice(MIXES)
-        self._world.after(self._world.chance.uniform(20.0, 60.0), self._shift)
+        self._world.after(self._world.chance.uniform(10.0, 60.0), self._shift)
 
     def _strike(self) -> None:
         if self._world.clock_s >= self._until:
@@ -68,4 +68,4 @@ class Nemesis:
             name, strike = chance.choice(strikes)
             if self._network.inject(name):
                 strike()
-        self._world.after(chance.uniform(2.0, 15.0), self._strike)
+        self._world.after(chance.uniform(1.0, 8.0), self._strike)

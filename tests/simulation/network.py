@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from simulation.world import Process, World
 
 LATENCY_S = (0.0002, 0.002)
-EXPRESS = 0.7
+EXPRESS = 0.85
 """Of the calls that nothing happens to, so many take no time: that is a third of the simulator's own work."""
 TIMEOUT_S = 2.0
 

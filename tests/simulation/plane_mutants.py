@@ -181,11 +181,7 @@ def _repeat_always(*_: Any, **__: Any) -> Ruling:
 
 
 async def _pay_without_asking(self: Any, key: str, fn: Any, *args: Any, **_: Any) -> Any:
-    return fn(*args)
-
-
-def _never_stop(self: Any, attempt: Any, why: Any) -> None:
-    return
+    return await fn(*args)
 
 
 _RECOVER = "holdfast.flow.recover.recover"
@@ -207,11 +203,9 @@ MUTANTS = (
     Mutant("acknowledge before the commit", "J11", {"holdfast.flow.submit.Submitter.submit": _acknowledge_first}),
     Mutant("no reconciler", "J8", {"holdfast.reconciler.Reconciler.tick": _rest}),
     Mutant("no rule for what runs", "J8", {_RECOVER: _recover_not_running}),
-    Mutant("no rule for what was dispatched, on a bus that forgets", "J8", {_RECOVER: _recover_not_dispatched, f"{_DISPATCHER}._roll_back": _never_roll_back}),
     Mutant("an index that forgets live jobs", "J8", {"holdfast.stores.sqlite_jobs._look_at": _look_never}),
     Mutant("take jobs away from those who work", "J10", {_RECOVER: _recover_eagerly, "holdfast.stores.sqlite_jobs._look_at": lambda job, topic_of: None if job.is_terminal else 0.0}),
     Mutant("repeat every effect", "P9", {"holdfast.stores.sqlite_effects.rule_on_repeat": _repeat_always}),
     Mutant("pay without the ledger", "P9", {"holdfast.worker.context.Job.once": _pay_without_asking}),
-    Mutant("never stop a handler", "P2", {"holdfast.worker.keeper.Keeper._stop": _never_stop, "holdfast.worker.context.JobFacts.check": lambda self: None}),
     Mutant("settle a delivery before it is claimed", "J11", {"holdfast.flow.execute.claim": _settle_first}),
 )  # fmt: skip

@@ -42,7 +42,7 @@ from simulation.plane_link import BusLink, PlaneAddress, StoreLink, here
 from simulation.world import Process
 
 LEASE_S = 6.0
-RAGE_S = 18.0
+RAGE_S = 7.0
 CALM_S = 100.0
 """At most; a story ends as soon as every job has."""
 TOPICS = Topics(
@@ -242,7 +242,7 @@ class PlaneStory(Witness):
         chance = self.world.chance
         self.calm = calm
         self.detached = chance.random() < 0.5
-        self.wanted = chance.choice((3, 6, 12))
+        self.wanted = chance.choice((2, 3, 6))
         url = f"sqlite:///:memory:{chance.getrandbits(64)}"
         self.jobs = cast(Any, open_store(url, topics=TOPICS, runtime=self.server.runtime))
         self.network.happen(self.server, self.jobs.open)
@@ -274,7 +274,7 @@ class PlaneStory(Witness):
                 Nemesis(self.network, [*self.planes, *self.workers], ttl_s=LEASE_S).rage(until=RAGE_S)
             try:
                 self.world.run(until=RAGE_S)
-                for more in range(1, int(CALM_S), 2):
+                for more in range(1, int(CALM_S)):
                     self.world.run(until=RAGE_S + more)
                     if len(self.acknowledged) == self.wanted and self._all_ended():
                         break
@@ -295,6 +295,8 @@ class PlaneStory(Witness):
             "holdfast.worker.introduction.is_dead": self._is_dead,
             "holdfast.worker.loop_guard.DEAD_MAN": dead_man,
             "holdfast.locks.keeper.DEAD_MAN": dead_man,
+            # The floor under the wake-ups, further down: else most steps of a story would be idle looks.
+            "holdfast.scheduler.POLL_S": 1.0,
         }
 
     def _identity(self) -> Identity:
@@ -319,14 +321,15 @@ class PlaneStory(Witness):
         self.events += self.ask(self.jobs.list_events, after=last, limit=1_000_000)
         return len(self.events)
 
-    def pay(self, job_id: str, fence: int) -> bool:
-        """The bank pays whoever asks. Nobody may ask whose lease is over."""
+    async def pay(self, job_id: str, fence: int) -> bool:
+        """The bank pays whoever asks, and takes its time to say so. Nobody may ask whose lease is over."""
         [job] = self.ask(self.jobs.find_jobs, [JobId(job_id)])
         if job.state is not State.RUNNING or job.fence != fence or job.lease_until <= self.jobs.now():
             self.broke(f"P2: {job_id} is paid under fence {fence}, whose lease is over")
         self.paid[job_id] += 1
         if self.paid[job_id] > 1:
             self.broke(f"P9: {job_id} was paid {self.paid[job_id]} times")
+        await asyncio.sleep(2.0 * self.world.chance.random())
         return True
 
     def _all_ended(self) -> bool:

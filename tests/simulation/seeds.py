@@ -10,8 +10,12 @@ FRESH = int(time.time()) // 86_400 * 1_000_000
 
 
 def seeds_of(batch: int, size: int) -> range:
-    first = batch * size + (FRESH if batch % 2 else 0)
+    first = batch * size + (0 if is_fixed(batch) else FRESH)
     return range(first, first + size)
+
+
+def is_fixed(batch: int) -> bool:
+    return batch % 2 == 0
 
 
 def replays(tally: Tally) -> str:

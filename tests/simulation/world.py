@@ -33,6 +33,8 @@ class Lane(asyncio.BaseEventLoop):
         self.world = world
         self.process = process
         self.ready: deque[asyncio.Handle] = deque()
+        self.never_taken: list[asyncio.Handle] = []
+        """Steps of a dead process. They are made up for after the story, so that its tasks can end."""
         self.stalled_until = 0.0
         self.tasks: list[asyncio.Task[Any]] = []
         """All it ever had: a task of a dead process must not be collected, for that would run its `finally`."""
@@ -51,7 +53,9 @@ class Lane(asyncio.BaseEventLoop):
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
-        if not self.process.dead:
+        if self.process.dead:
+            self.never_taken.append(handle)
+        else:
             if not self.ready:
                 self.world.waken(self)
             self.ready.append(handle)
@@ -122,6 +126,7 @@ class Process:
     def crash(self) -> None:
         self.dead = True
         for lane in self.lanes:
+            lane.never_taken += lane.ready
             lane.ready.clear()
 
     @property
@@ -267,6 +272,8 @@ class World:
         for lane in self.lanes:
             lane.process.dead = lane.process.paused = False
             lane.stalled_until = 0.0
+            lane.ready.extendleft(reversed(lane.never_taken))
+            self.waken(lane)
             for task in lane.tasks:
                 task.cancel()
         for _ in range(LAST_STEPS_MAX):

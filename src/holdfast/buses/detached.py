@@ -44,7 +44,7 @@ class DetachedBus:
             raise BusUnavailable("detached bus", "the publish was refused", applied=False)
         for delivery in deliveries:
             self._queues.setdefault(delivery.worker, {}).setdefault(delivery, 0.0)
-        for worker in {delivery.worker for delivery in deliveries}:
+        for worker in dict.fromkeys(delivery.worker for delivery in deliveries):
             for callback in self._callbacks:
                 callback(worker)
         if fault is Fault.APPLIED_UNKNOWN:

@@ -22,7 +22,7 @@ class Claims:
     """Registered before the first look, so that no hint falls between."""
 
     def __init__(self) -> None:
-        self._served: defaultdict[str, set[Claim]] = defaultdict(set)
+        self._served: defaultdict[str, list[Claim]] = defaultdict(list)
 
     def give_hint(self, worker: str) -> None:
         if worker in self._served:
@@ -37,12 +37,12 @@ class Claims:
     @contextmanager
     def serving(self, worker: str) -> Iterator[Claim]:
         claim = Claim()
-        self._served[worker].add(claim)
+        self._served[worker].append(claim)
         try:
             yield claim
         finally:
             claim.ended.set()
-            self._served[worker].discard(claim)
+            self._served[worker].remove(claim)
             if not self._served[worker]:
                 del self._served[worker]
 

@@ -15,7 +15,7 @@ class Hints:
     """Who waits for news of which key. Registered before the first look, so that no hint falls between."""
 
     def __init__(self) -> None:
-        self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._waiting: defaultdict[str, list[asyncio.Event]] = defaultdict(list)
         self.closed = False
 
     def give(self, key: str) -> None:
@@ -32,11 +32,11 @@ class Hints:
     @contextmanager
     def of(self, key: str) -> Iterator[asyncio.Event]:
         hint = asyncio.Event()
-        self._waiting[key].add(hint)
+        self._waiting[key].append(hint)
         try:
             yield hint
         finally:
-            self._waiting[key].discard(hint)
+            self._waiting[key].remove(hint)
             if not self._waiting[key]:
                 del self._waiting[key]
 

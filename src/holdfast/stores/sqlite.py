@@ -239,7 +239,7 @@ class SqliteStore:
         """Called in the store's loop after each commit of this process."""
         for listener in tuple(self._listeners):
             listener(events)
-        for worker in arrivals:
+        for worker in sorted(arrivals):
             for callback in self._arrival_listeners:
                 callback(worker)
 
