@@ -21,7 +21,7 @@ from holdfast.locks import LockClass, LockError, Locks, StaleFence
 from holdfast.locks.lease import Lease
 from holdfast.locks.port import LockStore
 from holdfast.locks.stores import open_store
-from simulation.lock_link import LinkedStore, Witness
+from simulation.lock_link import LinkedStore, Witness, let_go_of
 from simulation.nemesis import Nemesis
 from simulation.network import Unanswered
 from simulation.world import Process
@@ -188,7 +188,7 @@ class LockStory(Witness):
             self.judge()
         finally:
             world.end()
-            self.network.happen(self.server, self.store.close)
+            let_go_of(self.store)
 
     def judge(self) -> None:
         self.check_watched()
@@ -232,7 +232,7 @@ class LockStory(Witness):
         """The copy takes over. What was acknowledged since it was made is gone, grants included."""
         self.reached["failover"] += 1
         old, self.store = self.store, self._open_store(self._copy)
-        self.network.happen(self.server, old.close)
+        let_go_of(old)
         replica: Any = self.store
         execute = replica._shared.writer._connection.execute
         tenures = {

@@ -36,7 +36,7 @@ from holdfast.worker import Job, Worker
 from holdfast.worker.http1 import BrokenExchange, Reply
 from holdfast.worker.identity import Identity
 from holdfast.worker.supervisor import Supervisor
-from simulation.lock_link import LinkedStore, Witness
+from simulation.lock_link import LinkedStore, Witness, let_go_of
 from simulation.nemesis import Nemesis
 from simulation.plane_link import BusLink, PlaneAddress, StoreLink, here
 from simulation.world import Process
@@ -281,9 +281,7 @@ class PlaneStory(Witness):
                 self.judge()
             finally:
                 self.world.end()
-                self.jobs._reader = self.jobs._scanner = None
-                self.network.happen(self.server, self.store.close)
-                self.network.happen(self.server, self.jobs.close)
+                let_go_of(self.store)
 
     def _stand_ins(self) -> dict[str, Any]:
         dead_man = DeadManSwitch(self)

@@ -9,8 +9,8 @@ from simulation.mutant import Mutant
 from simulation.running import run, run_many
 from simulation.seeds import is_fixed, replays, seeds_of
 
-BATCHES = 10
-BATCH = 1000
+BATCHES = 20
+BATCH = 500
 DETECTED_WITHIN = 400
 
 REACHED = {

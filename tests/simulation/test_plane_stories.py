@@ -9,8 +9,8 @@ from simulation.plane_mutants import MUTANTS
 from simulation.running import run, run_many
 from simulation.seeds import is_fixed, replays, seeds_of
 
-BATCHES = 10
-BATCH = 480
+BATCHES = 20
+BATCH = 240
 CALM = 200
 DETECTED_WITHIN = 300
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from simulation.lock_mutants import MUTANTS
+from simulation import lock_mutants, plane_mutants
 from simulation.running import STORIES, run, shrink
 
 TESTS = Path(__file__).parent.parent
@@ -38,7 +39,7 @@ def test_replay_tells_the_story_and_its_digest() -> None:
 
 
 def test_shrinking_keeps_the_violation_and_drops_faults_it_does_not_need() -> None:
-    [blind] = [mutant for mutant in MUTANTS if mutant.name == "renew blindly"]
+    [blind] = [mutant for mutant in lock_mutants.MUTANTS if mutant.name == "renew blindly"]
     with blind.on():
         broken = next(ending for seed in range(100) if (ending := run("lock", seed)).violation)
 
@@ -55,3 +56,11 @@ def test_soak_says_how_far_it_is_and_what_it_found() -> None:
     assert told.returncode == 0, told.stderr
     assert "20 of 20 stories" in told.stdout
     assert "0 violations" in told.stdout
+
+
+def test_page_lists_every_mutant() -> None:
+    page = (TESTS.parent / "docs/explanation/proof.md").read_text()
+    listed = re.findall(r"^\| ([^|]+) \| (lock|plane) \| \w+ \| \w+ \| \d+ \|$", page, re.MULTILINE)
+
+    made = [(m.name, "lock") for m in lock_mutants.MUTANTS] + [(m.name, "plane") for m in plane_mutants.MUTANTS]
+    assert listed == made, "make it anew with: PYTHONPATH=tests .venv/bin/python -m simulation mutants"
