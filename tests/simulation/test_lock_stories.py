@@ -1,4 +1,4 @@
-"""Ten thousand stories of locks in a hostile world: every promise kept, every recovery reached."""
+"""Four thousand stories of locks in a hostile world: every promise kept, every recovery reached."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simulation.mutant import Mutant
 from simulation.running import run, run_many
 from simulation.seeds import is_fixed, replays, seeds_of
 
-BATCHES = 20
+BATCHES = 8
 BATCH = 500
 DETECTED_WITHIN = 400
 
