@@ -1,4 +1,4 @@
-"""Four thousand stories of locks in a hostile world: every promise kept, every recovery reached."""
+"""Two thousand stories of locks in a hostile world: every promise kept, every recovery reached."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simulation.mutant import Mutant
 from simulation.running import run, run_many
 from simulation.seeds import is_fixed, replays, seeds_of
 
-BATCHES = 8
+BATCHES = 4
 BATCH = 500
 DETECTED_WITHIN = 400
 

@@ -1,4 +1,4 @@
-"""Two thousand stories of the control plane in a hostile world, and some in a calm one."""
+"""A thousand stories of the control plane in a hostile world, and some in a calm one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simulation.plane_mutants import MUTANTS
 from simulation.running import run, run_many
 from simulation.seeds import is_fixed, replays, seeds_of
 
-BATCHES = 8
+BATCHES = 4
 BATCH = 240
 CALM = 80
 DETECTED_WITHIN = 300
