@@ -11,7 +11,7 @@ PAGE = Path(__file__).parent.parent / "docs/explanation/job-states.md"
 HEAD = """\
 # Job states
 
-Drawn from `TRANSITIONS` in `src/holdfast/core/job.py` by `tools/draw_states.py`; a test compares the two. No other change of state is
+Drawn from `TRANSITIONS` in `src/holdfast/core/states.py` by `tools/draw_states.py`; a test compares the two. No other change of state is
 possible: everything goes through `step`, which knows this table and nothing else. [The life of a job](life-of-a-job.md) tells the story.
 """
 

@@ -49,7 +49,7 @@ class Submission:
     job: Job
     key: str | None
     digest: str
-    """Of everything the caller sent that makes the job what it is."""
+    """Of everything the caller sent that makes the job what it is; empty without a key."""
 
 
 class Accepted(NamedTuple):

@@ -100,15 +100,12 @@ def _fits_always(delivery: Delivery, job: Job) -> bool:
     return not job.is_terminal
 
 
-async def _start_unasked(worker: str, attempts: Sequence[Any], **given: Any) -> list[Standing]:
-    """Who has the message may run it: nobody claims anything."""
-    jobs = await given["store"].find_jobs([a.job_id for a in attempts])
-    await execute_start(worker, attempts, **given)
+async def _start_unasked(jobs: Sequence[Job], **given: Any) -> list[Standing]:
+    """Who has the message may run it, whatever became of the claim."""
+    with suppress(Exception):
+        await _start(jobs, **given)
     lease_until = given["store"].now() + 6.0
-    return [
-        Standing(job.id, replace(job, state=State.RUNNING, fence=a.fence, attempts=1, lease_until=lease_until))
-        for a, job in zip(attempts, jobs, strict=True)
-    ]
+    return [Standing(job.id, replace(job, state=State.RUNNING, attempts=1, lease_until=lease_until)) for job in jobs]
 
 
 async def _settle_first(worker: str, limit: int, **given: Any) -> list[Job]:
@@ -116,7 +113,7 @@ async def _settle_first(worker: str, limit: int, **given: Any) -> list[Job]:
     deliveries = await given["bus"].take(worker, limit=limit)
     await given["bus"].settle(deliveries)
     given.pop("start")
-    standings = await execute_start(worker, [execute.Attempt(d.job_id, d.fence) for d in deliveries], **given)
+    standings = await execute.start_attempts(worker, [execute.Attempt(d.job_id, d.fence) for d in deliveries], **given)
     return [standing.job for standing in standings if standing.job is not None]
 
 
@@ -135,7 +132,7 @@ async def _accept_late(job: Job, outcome: Any, *, store: Any, telemetry: Any) ->
     return Standing(job.id, ended)
 
 
-execute_start, _conclude = execute.start_attempts, record.conclude
+_start, _conclude = execute._start, record.conclude
 
 # -- submit ------------------------------------------------------------------------------------------
 
@@ -196,8 +193,8 @@ MUTANTS = (
     Mutant("neither roll back nor recover what was dispatched", "J8", {f"{_DISPATCHER}._roll_back": _never_roll_back, _RECOVER: _recover_not_dispatched}),
     Mutant("publish before the state is written", "J3", {f"{_DISPATCHER}._dispatch_locked": _publish_first}),
     Mutant("publish whatever became of the write", "J3", {f"{_DISPATCHER}._write": _publish_whatever}),
-    Mutant("run what was not claimed", "J6", {"holdfast.flow.execute.start_attempts": _start_unasked}),
-    Mutant("run stale deliveries unclaimed", "J6", {"holdfast.flow.execute._fits": _fits_always, "holdfast.flow.execute.start_attempts": _start_unasked}),
+    Mutant("run what was not claimed", "J6", {"holdfast.flow.execute._start": _start_unasked}),
+    Mutant("run stale deliveries unclaimed", "J6", {"holdfast.flow.execute._fits": _fits_always, "holdfast.flow.execute._start": _start_unasked}),
     Mutant("charge for handing back", "J4", {"holdfast.flow.record.conclude": _conclude_at_cost}),
     Mutant("let late results overwrite the end", "J2", {"holdfast.flow.record._answer_late": _accept_late}),
     Mutant("acknowledge before the commit", "J11", {"holdfast.flow.submit.Submitter.submit": _acknowledge_first}),

@@ -43,21 +43,12 @@ async def claim(
     if not deliveries:
         return []
     jobs = await store.find_jobs([d.job_id for d in deliveries])
-    fitting = [(d, job) for d, job in zip(deliveries, jobs, strict=True) if job is not None and _fits(d, job)]
-    fit = {d for d, _ in fitting}
-    stale = [d for d in deliveries if d not in fit]
-    if stale:
-        await bus.settle(stale)
+    fitting = {d: job for d, job in zip(deliveries, jobs, strict=True) if job is not None and _fits(d, job)}
     if not start:
-        return [job for _, job in fitting]
-    standings = await start_attempts(
-        worker,
-        [Attempt(d.job_id, d.fence) for d, _ in fitting],
-        store=store,
-        bus=bus,
-        topics=topics,
-        telemetry=telemetry,
-    )
+        await bus.settle([d for d in deliveries if d not in fitting])
+        return list(fitting.values())
+    standings = await _start(list(fitting.values()), store=store, topics=topics, telemetry=telemetry)
+    await bus.settle(deliveries)
     return [standing.job for standing in standings if standing.job is not None]
 
 
@@ -82,30 +73,42 @@ async def start_attempts(
 ) -> list[Standing]:
     """DISPATCHED → RUNNING, with a lease. The same worker saying it again is answered the same."""
     jobs = await store.find_jobs([a.job_id for a in attempts])
-    now = store.now()
-    changes: dict[int, Change] = {}
-    standings: list[Standing | None] = [None] * len(attempts)
-    for n, (attempt, job) in enumerate(zip(attempts, jobs, strict=True)):
+    standings: dict[Attempt, Standing] = {}
+    waiting: dict[Attempt, Job] = {}
+    for attempt, job in zip(attempts, jobs, strict=True):
         if job is None:
-            standings[n] = Standing(attempt.job_id, None, "not-found")
+            standings[attempt] = Standing(attempt.job_id, None, "not-found")
         elif job.fence != attempt.fence or job.worker != worker or job.state not in (State.DISPATCHED, State.RUNNING):
-            standings[n] = await refuse(job, attempt.fence, "start", store=store, telemetry=telemetry)
+            standings[attempt] = await refuse(job, attempt.fence, "start", store=store, telemetry=telemetry)
         elif job.state is State.RUNNING:
-            standings[n] = Standing(job.id, job)
+            standings[attempt] = Standing(job.id, job)
         else:
-            lease_s = topics.get(job.topic).lease_s
-            started = step(job, Event.START, now=now, attempts=job.attempts + 1, lease_until=now + lease_s)
-            changes[n] = Change(before=job, after=started, kind="job.started", detail={"worker": worker})
-    if changes:
-        for (n, change), written in zip(changes.items(), await store.apply(list(changes.values())), strict=True):
-            if written:
-                telemetry.job_started(change.after)
-                standings[n] = Standing(change.after.id, change.after)
-            else:
-                # Moved on between the read and the write (cancelled, requeued): nobody may work on it.
-                standings[n] = Standing(change.after.id, None, "stale-fence")
+            waiting[attempt] = job
+    started = await _start(list(waiting.values()), store=store, topics=topics, telemetry=telemetry)
+    standings.update(zip(waiting, started, strict=True))
     await bus.settle([Delivery(worker, a.job_id, a.fence) for a in attempts])
-    return [standing for standing in standings if standing is not None]
+    return [standings[attempt] for attempt in attempts]
+
+
+async def _start(jobs: Sequence[Job], *, store: Store, topics: Topics, telemetry: Telemetry) -> list[Standing]:
+    """RUNNING, with a lease, for jobs that were just seen DISPATCHED."""
+    if not jobs:
+        return []
+    now = store.now()
+    changes = []
+    for job in jobs:
+        lease_until = now + topics.get(job.topic).lease_s
+        started = step(job, Event.START, now=now, attempts=job.attempts + 1, lease_until=lease_until)
+        changes.append(Change(before=job, after=started, kind="job.started", detail={"worker": job.worker}))
+    standings = []
+    for change, written in zip(changes, await store.apply(changes), strict=True):
+        if written:
+            telemetry.job_started(change.after)
+            standings.append(Standing(change.after.id, change.after))
+        else:
+            # Moved on between the read and the write (cancelled, requeued): nobody may work on it.
+            standings.append(Standing(change.after.id, None, "stale-fence"))
+    return standings
 
 
 async def renew_attempts(

@@ -98,7 +98,8 @@ class Submitter:
             raise Invalid(f"no topic {order.topic!r} is declared; declare it in the configuration")
         now = self._store.now()
         job = decided(new_job(order, topic, job_id=self._new_id(), now=now), self._policy, now=now)
-        return Submission(job=job, key=order.key, digest=order.digest())
+        # Only ever compared under a key.
+        return Submission(job=job, key=order.key, digest=order.digest() if order.key is not None else "")
 
     def _admit(self, order: Order) -> Submission:
         submission = self.prepare(order)
