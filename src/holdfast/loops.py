@@ -1,30 +1,32 @@
-"""Loops: what every service of the plane is made of. One start/stop contract, no sleeping in tests."""
+"""Loops: what every service of the plane is. One start/stop contract, no sleeping in tests."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+
+from holdfast.locks.runtime import Runtime
 
 logger = logging.getLogger("holdfast")
 
 
-class Loop:
+class Loop(ABC):
     """Calls `tick` every `every_s` seconds, and sooner when woken.
 
     `stop` is complete on return; both may be repeated. A tick that raises is logged and does not
-    end the loop: the next one finds whatever it left. `jitter` spreads replicas.
+    end the loop: the next one finds whatever it left. The runtime's jitter spreads replicas.
     """
 
-    def __init__(
-        self, name: str, tick: Callable[[], Awaitable[None]], *, every_s: float, jitter: Callable[[float], float]
-    ) -> None:
+    def __init__(self, name: str, *, every_s: float, runtime: Runtime) -> None:
         self._name = name
-        self._tick = tick
         self._every_s = every_s
-        self._jitter = jitter
-        self._wake = asyncio.Event()
+        self._jitter = runtime.jitter
+        self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    async def tick(self) -> None: ...
 
     def start(self) -> None:
         if self._task is None:
@@ -32,7 +34,7 @@ class Loop:
 
     def wake(self) -> None:
         """Tick soon. Many calls before the tick are one."""
-        self._wake.set()
+        self._woken.set()
 
     async def stop(self) -> None:
         task, self._task = self._task, None
@@ -42,15 +44,15 @@ class Loop:
 
     async def _run(self) -> None:
         while True:
-            self._wake.clear()
+            self._woken.clear()
             try:
-                await self._tick()
+                await self.tick()
             except Exception:
                 logger.exception("loop.tick_failed", extra={"loop": self._name})
                 # Not at once again: whatever is broken may stay so for a while.
                 await asyncio.sleep(min(1.0, self._every_s))
             try:
                 async with asyncio.timeout(self._jitter(self._every_s)):
-                    await self._wake.wait()
+                    await self._woken.wait()
             except TimeoutError:
                 continue

@@ -15,22 +15,16 @@ POLL_S = 60.0
 WINDOW = LockClass("pruner", ttl=2 * POLL_S, pattern="ttl_hold")
 
 
-class Pruner:
+class Pruner(Loop):
     def __init__(
         self, *, store: Store, locks: Locks, retention: Retention, telemetry: Telemetry, runtime: Runtime
     ) -> None:
+        super().__init__("pruner", every_s=POLL_S, runtime=runtime)
         self._store = store
         self._locks = locks
         self._retention = retention
         self._telemetry = telemetry
         self._runtime = runtime
-        self._loop = Loop("pruner", self.tick, every_s=POLL_S, jitter=runtime.jitter)
-
-    def start(self) -> None:
-        self._loop.start()
-
-    async def stop(self) -> None:
-        await self._loop.stop()
 
     async def tick(self) -> None:
         """Everything that may go now, batch after batch. A second pruner would find nothing left to do."""

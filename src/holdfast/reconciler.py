@@ -25,7 +25,7 @@ BATCH = 200
 WINDOW = LockClass("reconciler", ttl=2 * POLL_S, pattern="ttl_hold")
 
 
-class Reconciler:
+class Reconciler(Loop):
     def __init__(
         self,
         *,
@@ -37,19 +37,13 @@ class Reconciler:
         telemetry: Telemetry,
         runtime: Runtime,
     ) -> None:
+        super().__init__("reconciler", every_s=POLL_S, runtime=runtime)
         self._store = store
         self._locks = locks
         self._registry = registry
         self._topics = topics
         self._policy = policy
         self._telemetry = telemetry
-        self._loop = Loop("reconciler", self.tick, every_s=POLL_S, jitter=runtime.jitter)
-
-    def start(self) -> None:
-        self._loop.start()
-
-    async def stop(self) -> None:
-        await self._loop.stop()
 
     async def tick(self) -> None:
         if await self._locks.claim(WINDOW, "default") is None:

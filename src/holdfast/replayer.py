@@ -20,7 +20,7 @@ BATCH = 200
 WINDOW = LockClass("replayer", ttl=2 * POLL_S, pattern="ttl_hold")
 
 
-class Replayer:
+class Replayer(Loop):
     def __init__(
         self,
         *,
@@ -32,19 +32,13 @@ class Replayer:
         runtime: Runtime,
         wake_scheduler: Callable[[], None],
     ) -> None:
+        super().__init__("replayer", every_s=POLL_S, runtime=runtime)
         self._store = store
         self._locks = locks
         self._topics = topics
         self._policy = policy
         self._telemetry = telemetry
         self._wake_scheduler = wake_scheduler
-        self._loop = Loop("replayer", self.tick, every_s=POLL_S, jitter=runtime.jitter)
-
-    def start(self) -> None:
-        self._loop.start()
-
-    async def stop(self) -> None:
-        await self._loop.stop()
 
     async def tick(self) -> None:
         if await self._locks.claim(WINDOW, "pending") is None:

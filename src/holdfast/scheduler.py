@@ -22,29 +22,26 @@ STORE_RETRY_S = 1.0
 """After a write that the store did not answer."""
 
 
-class Scheduler:
+class Scheduler(Loop):
     def __init__(
         self, *, store: Store, bus: Bus, locks: Locks, registry: Registry, telemetry: Telemetry, runtime: Runtime
     ) -> None:
+        super().__init__("scheduler", every_s=POLL_S, runtime=runtime)
         self._store = store
         self._registry = registry
         self._runtime = runtime
         self._dispatcher = Dispatcher(store=store, bus=bus, locks=locks, telemetry=telemetry, runtime=runtime)
         self._not_before = 0.0
-        self._loop = Loop("scheduler", self.tick, every_s=POLL_S, jitter=runtime.jitter)
         self._unsubscribe: Callable[[], None] | None = None
 
     def start(self) -> None:
         self._unsubscribe = self._store.subscribe(self._heard)
-        self._loop.start()
+        super().start()
 
     async def stop(self) -> None:
         if self._unsubscribe is not None:
             self._unsubscribe()
-        await self._loop.stop()
-
-    def wake(self) -> None:
-        self._loop.wake()
+        await super().stop()
 
     async def tick(self) -> None:
         """Dispatch what fits now, batch after batch, until nothing more fits or nothing is left.
@@ -95,4 +92,4 @@ class Scheduler:
         for event in events:
             if event.state in TERMINAL or event.state is State.SCHEDULED:
                 self._registry.freed(event.job_id)
-                self._loop.wake()
+                self.wake()

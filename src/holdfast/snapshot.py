@@ -19,18 +19,12 @@ WRITER = LockClass("snapshot", ttl=10, pattern="ttl_hold", key_prefix="scheduler
 """Written every 5 s under a window of 10 s: another replica takes over within 15 s."""
 
 
-class SnapshotWriter:
+class SnapshotWriter(Loop):
     def __init__(self, *, store: Store, locks: Locks, registry: Registry, runtime: Runtime) -> None:
+        super().__init__("snapshot", every_s=WRITE_S, runtime=runtime)
         self._store = store
         self._locks = locks
         self._registry = registry
-        self._loop = Loop("snapshot", self.tick, every_s=WRITE_S, jitter=runtime.jitter)
-
-    def start(self) -> None:
-        self._loop.start()
-
-    async def stop(self) -> None:
-        await self._loop.stop()
 
     async def warm_up(self) -> None:
         """At start: know whom another replica knew. A snapshot that cannot be read is as good as none."""

@@ -243,14 +243,15 @@ async def test_acquire_after_expiry_grants_the_waiter_not_the_caller(backend: Ba
 
 async def test_dead_waiter_is_skipped(backend: Backend, store: LockStore) -> None:
     key = backend.key()
-    await granted(store, key, A)
+    before = await granted(store, key, A)
     await store.acquire(key, B, ttl_ms=LONG, queue_ms=backend.ttl_ms)
     await store.acquire(key, C, ttl_ms=LONG, queue_ms=60_000)
     await asyncio.sleep(2.5 * backend.ttl_ms / 1000)  # B's mark runs out, by the server's clock
 
     await store.release(key, A)
 
-    await granted(store, key, C, queue_ms=60_000)
+    assert await store.renew([Renewal(key, B, LONG), Renewal(key, C, LONG)]) == [Standing.TAKEN, Standing.OWNED]
+    assert await granted(store, key, C, queue_ms=60_000) > before
 
 
 async def test_waiter_that_was_granted_but_died_holds_no_longer_than_its_mark(
@@ -265,6 +266,7 @@ async def test_waiter_that_was_granted_but_died_holds_no_longer_than_its_mark(
         return isinstance(await store.acquire(key, C, ttl_ms=LONG), Grant)
 
     await eventually(free, within_s=20 * backend.ttl_ms / 1000)
+    assert await store.renew([Renewal(key, B, LONG), Renewal(key, C, LONG)]) == [Standing.TAKEN, Standing.OWNED]
 
 
 async def test_release_takes_a_waiter_out_of_the_queue(backend: Backend, store: LockStore) -> None:
@@ -284,6 +286,7 @@ async def test_try_leaves_no_trace_in_the_queue(backend: Backend, store: LockSto
     await store.acquire(key, B, ttl_ms=LONG)
     await store.release(key, A)
 
+    assert await store.find_holder(key) is None
     await granted(store, key, C)
 
 
@@ -297,6 +300,7 @@ async def test_granted_waiter_is_woken(backend: Backend, store: LockStore, other
     await store.release(key, A)
 
     await asyncio.wait_for(woken.wait(), 5)
+    assert await other.renew([Renewal(key, B, LONG)]) == [Standing.OWNED]
     await granted(other, key, B, queue_ms=20_000)
 
 
@@ -334,7 +338,8 @@ async def test_eviction_grants_the_next_waiter(backend: Backend, store: LockStor
 
     await store.evict(key, fence, reason="test")
 
-    await granted(store, key, B)
+    assert await store.renew([Renewal(key, A, LONG), Renewal(key, B, LONG)]) == [Standing.TAKEN, Standing.OWNED]
+    assert await granted(store, key, B) > fence
 
 
 async def test_holder_is_described_without_its_token(backend: Backend, store: LockStore) -> None:

@@ -22,6 +22,7 @@ from holdfast.core.states import State
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import StoreUnavailable
 from holdfast.flow.dispatch import Dispatched
+from holdfast.loops import Loop
 from holdfast.scheduler import POLL_S
 
 
@@ -243,9 +244,9 @@ async def test_schedule_64_flood_of_one_tenant_leaves_the_other_its_turn(runtime
 async def test_schedule_65_listener_that_misses_events_finds_the_job_at_its_next_poll(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
         stage.hello("w1")
-        stage.scheduler._loop.start()  # without its subscription
+        Loop.start(stage.scheduler)  # without its subscription
         await asyncio.sleep(0.1)
         job = await stage.submit()
         await asyncio.sleep(2 * POLL_S)
         assert (await stage.job(job.id)).state is State.DISPATCHED
-        await stage.scheduler._loop.stop()
+        await stage.scheduler.stop()

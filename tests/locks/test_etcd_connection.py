@@ -41,9 +41,13 @@ async def test_next_endpoint_is_tried_where_none_listens(server: servers.Server)
     store = make(f"etcd://127.0.0.1:{servers.free_port()},127.0.0.1:{server.port}")
     await store.open()
     try:
-        await granted(store, "p:k", A)
+        fence = await granted(store, "p:k", A)
+        holder = await store.find_holder("p:k")
     finally:
         await store.close()
+
+    assert holder is not None
+    assert holder.fence == fence
 
 
 async def test_nobody_listening_means_not_applied() -> None:

@@ -189,6 +189,7 @@ async def test_all_waiters_are_woken_when_the_watch_was_interrupted(server: serv
     await asyncio.wait_for(woken.wait(), 5)
     woken.clear()
     server.kill()
+    assert not woken.is_set()
     server.start()
 
     await asyncio.wait_for(woken.wait(), 10)

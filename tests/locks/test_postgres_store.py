@@ -315,6 +315,7 @@ async def test_wakes_are_heard_again_after_the_listening_connection_broke(backen
     wakes.clear()
     await run(backend.url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
     await eventually(lambda: asyncio.sleep(0, wakes))
+    assert set(wakes) == {("", "")}  # all of them: what was told meanwhile, nobody heard
     await store.release(backend.key(), A)
 
     await eventually(lambda: asyncio.sleep(0, (backend.key(), B) in wakes))

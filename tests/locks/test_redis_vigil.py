@@ -68,6 +68,7 @@ def test_vigil_lasts_until_its_time_is_over(scene: Scene) -> None:
 def test_vigil_that_paid_is_kept_again(scene: Scene) -> None:
     for _ in range(3):
         scene.keep_until_answered(looks=2)
+        assert scene.sleeps() == 0
 
 
 def test_far_server_is_looked_for_less_and_less_often(scene: Scene) -> None:
