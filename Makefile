@@ -13,10 +13,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help
 help:  ## Say what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: run
-run: $(READY)  ## Watch 200 jobs survive a paused worker, a killed one and a failing bus (KEEP=1 stays up)
+run: $(READY)  ## Watch 200 jobs survive a paused worker, a killed one and a failing bus, and then rules (KEEP=1 stays up)
 	@$(PY) examples/agent_fleet/story.py $(if $(KEEP),--keep)
 
 .PHONY: run-locks
@@ -51,12 +51,17 @@ bench: $(READY)  ## Measure against other lock libraries and job systems, and pr
 	@$(PY) -m bench
 
 .PHONY: soak
-soak: $(READY)  ## Tell many stories of a hostile world, each from its seed (SEEDS=1000000, STORY=lock)
-	@PYTHONPATH=tests $(PY) -m simulation soak --seeds $(or $(SEEDS),10000) $(STORY)
+soak: $(READY)  ## Tell many stories of a hostile world (SEEDS=1000000, STORY=lock), or attack real servers (MINUTES=30, ON=redis)
+	@PYTHONPATH=tests $(PY) -m $(if $(MINUTES),soak --minutes $(MINUTES) $(ON),simulation soak --seeds $(or $(SEEDS),10000) $(STORY))
+
+.PHONY: soak-lock-set
+soak-lock-set: $(READY)  ## Stop real processes inside their locks: what is lost with guards, and with a lease alone (UPDATES=100000)
+	@PYTHONPATH=tests $(PY) -m soak.lock_set --updates $(or $(UPDATES),100000)
 
 .PHONY: replay
-replay: $(READY)  ## Tell one of them again, step by step (STORY=plane SEED=17; SHRINK=1 leaves out what it can)
-	@PYTHONPATH=tests $(PY) -m simulation replay $(or $(STORY),plane) $(or $(SEED),0) $(if $(SHRINK),--shrink)
+replay: $(READY)  ## Tell one of them again, step by step (STORY=plane SEED=17; SHRINK=1 leaves out what it can; PICTURE=story.svg draws it)
+	@PYTHONPATH=tests $(PY) -m simulation replay $(or $(STORY),plane) $(or $(SEED),0) $(if $(SHRINK),--shrink) \
+		$(if $(PICTURE),--picture $(PICTURE))
 
 .PHONY: lock
 lock: $(READY)  ## Make requirements.lock anew from pyproject.toml (UPGRADE=--upgrade for newer versions)

@@ -15,11 +15,13 @@ from bench import (
     jobs_peers,
     jobs_redispatch,
     jobs_throughput,
+    policy,
     postgres_free,
     redis_free,
     redis_threads,
     renewal,
     sqlite_file,
+    workflow_chain,
 )
 from bench.harness import ROOT, ContenderFailed, Sample, repeat
 from bench.places import Places
@@ -41,6 +43,8 @@ SUBJECTS: Sequence[Subject] = (
     jobs_latency.LATENCY,
     jobs_full_store.FULL_STORE,
     jobs_redispatch.REDISPATCH,
+    workflow_chain.CHAIN,
+    policy.POLICY,
 )
 REPORT = ROOT / "bench/report.md"
 

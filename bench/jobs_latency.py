@@ -16,13 +16,14 @@ from bench.table import Figure, Goal, Row, lower
 WARM_UP_JOBS = 50
 
 
-def holdfast(url: str, seconds: float, jobs: int, *, worker: str) -> Figures:
+def holdfast(url: str, seconds: float, jobs: int, *, worker: str, in_one: bool = True) -> Figures:
     with plane(gettempdir()) as running:
         running.start_worker(worker)
 
         def round_trip() -> float:
             started = time.perf_counter()
-            ended = running.client.wait(running.client.submit("noop").id)
+            client = running.client
+            ended = client.run("noop") if in_one else client.wait(client.submit("noop").id)
             taken_ms = (time.perf_counter() - started) * 1000
             assert ended.state == "SUCCEEDED"
             return taken_ms
@@ -34,17 +35,19 @@ def holdfast(url: str, seconds: float, jobs: int, *, worker: str) -> Figures:
 
 
 def peer(url: str, seconds: float, jobs: int, *, name: str) -> Figures:
-    return jobs_peers.run(name, "latency", jobs, redis_url=url)
+    return jobs_peers.run(f"{name}_noop", "latency", jobs, redis=url.rpartition("/")[0])
 
 
 def _rows(samples: Sequence[Sample]) -> list[Row]:
     def both(name: str) -> tuple[Figure, Figure]:
         return Figure("holdfast", name, "ms"), Figure("Celery", name, "ms")
 
+    in_two = Figure("holdfast, submit, then wait", "p50_ms", "ms")
     in_processes = Figure("holdfast, processes", "p50_ms", "ms")
     return [
         lower("submit → outcome seen, idle, SQLite FULL: median", samples, *both("p50_ms"), Goal(1, None, "×")),
         lower("… 99th percentile", samples, *both("p99_ms"), Goal(1, None, "×")),
+        lower("… in two requests: median", samples, in_two, both("p50_ms")[1]),
         lower("… handler in a process: median", samples, in_processes, both("p50_ms")[1]),
     ]
 
@@ -54,6 +57,7 @@ LATENCY = Subject(
     server="redis",
     contenders=[
         Contender(name="holdfast", run=holdfast, arguments={"worker": "in_loop"}),
+        Contender(name="holdfast, submit, then wait", run=holdfast, arguments={"worker": "in_loop", "in_one": False}),
         Contender(name="Celery", run=peer, arguments={"name": "celery"}),
         Contender(name="holdfast, processes", run=holdfast, arguments={"worker": "in_processes"}),
     ],

@@ -54,13 +54,14 @@ def described() -> str:
     return f"{', '.join(versions)}: default settings, on the same Redis or a file on the same disk"
 
 
-def run(name: str, what: str, jobs: int, *, redis_url: str) -> Figures:
-    """The figures that `bench.peers.<name>_noop` prints."""
+def run(module: str, what: str, amount: int, **servers: str) -> Figures:
+    """The figures that `bench.peers.<module>` prints. Each server's URL is in its environment, as BENCH_<NAME>."""
+    environment = {f"BENCH_{name.upper()}": url for name, url in servers.items()}
     with TemporaryDirectory(prefix="holdfast-peer-", ignore_cleanup_errors=True) as folder:
         done = subprocess.run(
-            [PYTHON, "-m", f"bench.peers.{name}_noop", what, str(jobs)],
+            [PYTHON, "-m", f"bench.peers.{module}", what, str(amount)],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "BENCH_REDIS": redis_url.rpartition("/")[0]},
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
             capture_output=True,
             text=True,
             check=False,

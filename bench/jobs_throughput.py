@@ -97,7 +97,7 @@ async def check(client: AsyncClient, ids: set[str]) -> None:
 
 
 def peer(url: str, seconds: float, jobs: int, *, name: str) -> Figures:
-    return jobs_peers.run(name, "throughput", jobs, redis_url=url)
+    return jobs_peers.run(f"{name}_noop", "throughput", jobs, redis=url.rpartition("/")[0])
 
 
 def _rows(samples: Sequence[Sample]) -> list[Row]:

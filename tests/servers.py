@@ -151,6 +151,17 @@ def etcd_server() -> Server:
     return Server("etcd", command, port, f"etcd://127.0.0.1:{port}", directory, ready=_etcd_ready)
 
 
+def nats_server(*settings: str) -> Server:
+    """A NATS server with JetStream in files. `settings` are lines of its configuration."""
+    binary = _script("nats-server")
+    port = free_port()
+    directory = Path(tempfile.mkdtemp(prefix="holdfast-nats-"))
+    lines = [f"listen: 127.0.0.1:{port}", f'jetstream {{ store_dir: "{directory}" }}', *settings]
+    (directory / "nats.conf").write_text("\n".join(lines))
+    command = [str(binary), "-c", str(directory / "nats.conf")]
+    return Server("nats", command, port, f"nats://127.0.0.1:{port}", directory, ready=_nats_ready)
+
+
 def unavailable(what: str, why: str) -> None:
     """A server that cannot be had: a failure in CI, a loud skip at a desk."""
     if os.environ.get("CI"):
@@ -238,6 +249,10 @@ def _postgres_ready(server: Server) -> bool:
     except psycopg.OperationalError:
         return False
     return True
+
+
+def _nats_ready(server: Server) -> bool:
+    return _exchange(server.port, b"").startswith(b"INFO ")
 
 
 def _etcd_ready(server: Server) -> bool:

@@ -18,19 +18,22 @@ import click
 import pytest
 import servers
 from harness import make_backend
+from plane.nats_buses import server_url as nats_url
 from prometheus_client import Counter
 from prometheus_client.metrics import MetricWrapperBase
 
 from holdfast import errors
-from holdfast.app import CLASSES
-from holdfast.config import SECTIONS, Settings, load
+from holdfast.config import SECTIONS, Settings, WebhookSettings, load
 from holdfast.core.retention import Retention
+from holdfast.core.run import RUN_TERMINAL, STEP_TERMINAL
+from holdfast.core.share import Quota, Quotas
 from holdfast.core.topic import Topic, Topics
 from holdfast.flow import recover
 from holdfast.gateway import problems
 from holdfast.locks import errors as lock_errors
-from holdfast.stores import sqlite_effects
+from holdfast.stores import effects as effect_verbs
 from holdfast.telemetry import Telemetry
+from holdfast.wiring import CLASSES
 from holdfast.worker import errors as worker_errors
 
 ROOT = Path(__file__).parent.parent
@@ -41,14 +44,14 @@ ADDRESSES = {
     "redis://127.0.0.1:6379/0": "redis",
     "postgresql://app@127.0.0.1/app": "postgres",
     "etcd://127.0.0.1:2379": "etcd",
+    "nats://127.0.0.1:4222": "nats",
 }
 
 #: The rows of docs/reference/acceptance.md that this release answers for.
 ROWS = frozenset(
     number
     for first, last in [
-        (1, 16), (30, 33), (36, 40), (46, 49), (55, 69), (71, 76), (77, 80), (82, 82), (84, 84), (86, 88), (95, 97),
-        (100, 100), (103, 106), (108, 109),
+        (1, 16), (28, 28), (30, 40), (46, 49), (55, 69), (71, 76), (77, 80), (82, 84), (86, 88), (95, 97), (100, 110),
     ]
     for number in range(first, last + 1)
 )  # fmt: skip
@@ -104,7 +107,8 @@ def test_example_runs(example: Example, running: dict[str, servers.Server | None
     text = example.script
     for address, backend in ADDRESSES.items():
         if address in text:
-            text = text.replace(address, make_backend(backend, running, tmp_path).url)
+            is_bus = backend == "nats"
+            text = text.replace(address, nats_url(running) if is_bus else make_backend(backend, running, tmp_path).url)
     script = tmp_path / "example.py"
     script.write_text(text)
 
@@ -214,14 +218,15 @@ def test_events_are_those_documented() -> None:
 
 def test_kinds_of_a_jobs_events_are_those_documented() -> None:
     page = (ROOT / "docs/reference/job-events.md").read_text()
-    sources = "".join(
-        p.read_text() for folder in ("flow", "stores") for p in (ROOT / "src/holdfast" / folder).glob("*.py")
-    )
+    places = (p for folder in ("core", "flow", "stores") for p in (ROOT / "src/holdfast" / folder).glob("*.py"))
+    sources = "".join(p.read_text() for p in places)
     told = {
         *re.findall(r'\bkind="([a-z_]+\.[a-z_]+)"', sources),
-        *re.findall(r'(?:tell|Note)\([^"]*"([a-z_]+\.[a-z_]+)"', sources),
+        *re.findall(r'(?:tell|note|Note)\((?:[^"]|"")*"([a-z_]+\.[a-z_]+)"', sources),
+        *(f"run.{state}" for state in RUN_TERMINAL),
+        *(f"step.{state}" for state in STEP_TERMINAL),
         *(f"job.{kind}" for kind in recover._KINDS.values()),
-        *sqlite_effects._TOLD.values(),
+        *effect_verbs._TOLD.values(),
     }
 
     assert set(re.findall(r"^\| `([a-z_]+\.[a-z_]+)` \|", page, re.MULTILINE)) == told
@@ -250,7 +255,7 @@ def test_settings_are_those_documented(tmp_path: Path) -> None:
     file.write_text(example)
     document = tomllib.loads(example)
     [topic] = document["topics"].values()
-    own = {field.name for field in fields(Settings)} - {"api_key", "topics", "retention"}
+    own = {field.name for field in fields(Settings) if field.name not in SECTIONS} - {"api_key"}
 
     loaded = load(file)
 
@@ -258,12 +263,14 @@ def test_settings_are_those_documented(tmp_path: Path) -> None:
     assert set(document["plane"]) == own
     assert set(topic) == {field.name for field in fields(Topic)} - {"name"}
     assert set(document["retention"]) == {field.name for field in fields(Retention)}
-    assert replace(loaded, topics=Topics()) == Settings()
+    assert set(document["tenants"]["acme"]) == {field.name for field in fields(Quota)}
+    assert set(document["webhooks"]) == {field.name for field in fields(WebhookSettings)}
+    assert replace(loaded, topics=Topics(), tenants=Quotas()) == Settings()
 
 
 def test_locks_of_the_plane_are_those_documented() -> None:
     page = (ROOT / "docs/reference/lock-classes.md").read_text()
-    rows = re.findall(r"^\| `([\w.]+)` \| `([\w:]+:)[<\w>]+` \| (\d+) s \| `(\w+)` \|", page, re.MULTILINE)
+    rows = re.findall(r"^\| `([\w.]+)` \| `([\w:-]+:)[<\w>]+` \| (\d+) s \| `(\w+)` \|", page, re.MULTILINE)
 
     assert {(name, prefix, float(ttl), pattern) for name, prefix, ttl, pattern in rows} == {
         (declared.name, declared.key_prefix, declared.ttl, declared.pattern) for declared in CLASSES

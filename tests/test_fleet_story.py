@@ -33,4 +33,11 @@ def test_nothing_is_lost_and_nothing_happens_twice(tmp_path: Path) -> None:
     assert failing_bus["submitted"] == failing_bus["succeeded"]
     assert failing_bus["publishes failed"] >= 1
     assert {fleet["duplicate effects"], fleet["lost"], failing_bus["duplicate effects"], failing_bus["lost"]} == {0}
+    under_rules = dict(re.findall(r"^([a-z][a-z ]+[a-z])  +(\d+)$", told.stdout, re.MULTILINE))
+    assert under_rules == {
+        "runs succeeded": "1",
+        "approvals decided once": "1",
+        "jobs denied": "1",
+        "submissions throttled": "3",
+    }
     assert list(tmp_path.iterdir()) == []

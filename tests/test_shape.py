@@ -24,7 +24,7 @@ VAGUE = {
     "util", "utils",
 }  # fmt: skip
 BACKENDS = {
-    "apsw", "asyncpg", "hiredis", "httpx2", "prometheus_client", "psycopg", "redis", "sqlalchemy", "sqlite3",
+    "apsw", "asyncpg", "hiredis", "httpx2", "nats", "prometheus_client", "psycopg", "redis", "sqlalchemy", "sqlite3",
     "starlette",
 }  # fmt: skip
 NOT_SOURCE = {".git", ".venv", ".mypy_cache", ".ruff_cache", ".hypothesis", ".import_linter_cache"}

@@ -1,4 +1,4 @@
-"""Two hundred jobs, two workers. One is paused beyond its leases, one is killed, and messages are lost.
+"""Two hundred jobs, two workers. One is paused beyond its leases, one is killed, and messages are lost; then rules come.
 
 Told with real processes and real signals, on SQLite. The exit code is 0 if every job is accounted
 for and nothing happened twice. `--keep` leaves the plane and its workers up at the end.
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import failing_publish
+import governed
 from stage import ENDED, OffScript, Process, Stage, on_stage
 
 from holdfast.api import JobView, NewJob, ResolveEffect
@@ -46,7 +47,8 @@ def main() -> int:
     try:
         with on_stage() as stage:
             fleet, publishing = tell(stage)
-            print_summary(fleet, publishing)
+            under_rules = governed.tell(stage)
+            print_summary(fleet, publishing, under_rules)
             if "--keep" in sys.argv[1:]:
                 stay_up(stage)
     except OffScript as surprise:
@@ -56,7 +58,7 @@ def main() -> int:
         print("\nstopped", file=sys.stderr)
         return 130
     right = fleet.complete and fleet.refused >= 1 and publishing.complete and publishing.failed_publishes >= 1
-    return 0 if right else 1
+    return 0 if right and under_rules.complete else 1
 
 
 def tell(stage: Stage) -> tuple[Outcome, Outcome]:
@@ -184,7 +186,7 @@ def audit_published(published: failing_publish.Published) -> Outcome:
     )
 
 
-def print_summary(fleet: Outcome, publishing: Outcome) -> None:
+def print_summary(fleet: Outcome, publishing: Outcome, under_rules: governed.Governed) -> None:
     outcomes = fleet, publishing
     rows: dict[str, list[int | None]] = {
         "submitted": [o.submitted for o in outcomes],
@@ -199,6 +201,11 @@ def print_summary(fleet: Outcome, publishing: Outcome) -> None:
     print(f"\n{'':<22} {'fleet':>7} {'failing bus':>12}")
     for name, (in_fleet, on_bus) in rows.items():
         print(f"{name:<22} {_shown(in_fleet):>7} {_shown(on_bus):>12}")
+    print(f"\n{'under rules':<22}")
+    print(f"{'runs succeeded':<22} {under_rules.runs:>7}")
+    print(f"{'approvals decided once':<22} {under_rules.decided:>7}")
+    print(f"{'jobs denied':<22} {under_rules.denied:>7}")
+    print(f"{'submissions throttled':<22} {under_rules.throttled:>7}")
 
 
 def _shown(count: int | None) -> str:

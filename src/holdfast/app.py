@@ -1,4 +1,4 @@
-"""The one place that wires: a store, a bus, the loops and the gateway, as one process."""
+"""A plane as one process: opened, started, served, and stopped in order."""
 
 from __future__ import annotations
 
@@ -10,81 +10,36 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import uvicorn
 
-from holdfast.buses.embedded import EmbeddedBus
+from holdfast.buses import open_bus
 from holdfast.config import Settings
-from holdfast.flow.decide import AllowAll
-from holdfast.flow.dispatch import JOB
-from holdfast.flow.submit import Submitter
 from holdfast.gateway.app import build
 from holdfast.gateway.plane import Plane
+from holdfast.gateway.wire import Protocol
 from holdfast.locks import Locks
 from holdfast.locks.runtime import SYSTEM, Runtime
 from holdfast.ports import Bus
-from holdfast.pruner import WINDOW as PRUNER_WINDOW
-from holdfast.pruner import Pruner
-from holdfast.reconciler import WINDOW as RECONCILER_WINDOW
-from holdfast.reconciler import Reconciler
-from holdfast.registry import Registry
-from holdfast.replayer import WINDOW as REPLAYER_WINDOW
-from holdfast.replayer import Replayer
-from holdfast.scheduler import Scheduler
-from holdfast.snapshot import WRITER, SnapshotWriter
+from holdfast.posting import posting
 from holdfast.stores import open_store
-from holdfast.telemetry import Telemetry
-
-CLASSES = (JOB, RECONCILER_WINDOW, REPLAYER_WINDOW, PRUNER_WINDOW, WRITER)
-"""Every lock the plane takes. A key that none of them declares is an error."""
+from holdfast.wiring import CLASSES, Wiring
 
 
 @contextlib.asynccontextmanager
 async def running(settings: Settings, *, runtime: Runtime = SYSTEM, bus: Bus | None = None) -> AsyncIterator[Plane]:
     """The plane without its socket: store open, loops ticking; all of it stopped on leaving."""
     store = open_store(settings.store, topics=settings.topics, runtime=runtime)
-    telemetry, registry, policy = Telemetry(settings.topics), Registry(), AllowAll()
     async with contextlib.AsyncExitStack() as stack:
         await store.open()
         stack.push_async_callback(store.close)
         locks = await stack.enter_async_context(Locks(settings.store, classes=CLASSES, runtime=runtime))
-        chosen: Bus = bus or EmbeddedBus(store)
-        scheduler = Scheduler(
-            store=store, bus=chosen, locks=locks, registry=registry, telemetry=telemetry, runtime=runtime
-        )
-        reconciler = Reconciler(
-            store=store,
-            locks=locks,
-            registry=registry,
-            topics=settings.topics,
-            policy=policy,
-            telemetry=telemetry,
-            runtime=runtime,
-        )
-        replayer = Replayer(
-            store=store,
-            locks=locks,
-            topics=settings.topics,
-            policy=policy,
-            telemetry=telemetry,
-            runtime=runtime,
-            wake_scheduler=scheduler.wake,
-        )
-        writer = SnapshotWriter(store=store, locks=locks, registry=registry, runtime=runtime)
-        pruner = Pruner(store=store, locks=locks, retention=settings.retention, telemetry=telemetry, runtime=runtime)
-        await writer.warm_up()
-        for service in (scheduler, reconciler, replayer, writer, pruner):
+        outside = await stack.enter_async_context(posting(allow_private=settings.webhooks.allow_private))
+        if bus is None:
+            bus = await stack.enter_async_context(open_bus(settings.bus, store=store, runtime=runtime))
+        wiring = Wiring(settings, store=store, bus=bus, locks=locks, outside=outside, runtime=runtime)
+        await wiring.warm_up()
+        for service in wiring.services:
             service.start()
             stack.push_async_callback(service.stop)
-        yield Plane(
-            store=store,
-            bus=chosen,
-            locks=locks,
-            submitter=Submitter(store, settings.topics, policy, runtime, live_jobs_max=settings.live_jobs_max),
-            topics=settings.topics,
-            policy=policy,
-            telemetry=telemetry,
-            runtime=runtime,
-            registry=registry,
-            wake=scheduler.wake,
-        )
+        yield wiring.plane
 
 
 @contextlib.asynccontextmanager
@@ -96,7 +51,7 @@ async def serving(settings: Settings) -> AsyncIterator[str]:
         config = uvicorn.Config(
             gateway,
             loop="none",
-            http="httptools",
+            http=Protocol,
             log_config=None,
             access_log=False,
             lifespan="off",

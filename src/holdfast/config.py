@@ -2,9 +2,11 @@
 
     [plane]                 # each also as HOLDFAST_<NAME>
     store = "sqlite:///holdfast.db"
+    bus = ""                # "nats://…"; empty: in the store
     host = "127.0.0.1"
     port = 7070
     live_jobs_max = 100000
+    live_runs_max = 10000
 
     [topics."mail.*"]
     pool = "mail"
@@ -13,6 +15,19 @@
     dispatch_timeout_s = 300
     running_timeout_s = 900
     risk = "high"
+
+    [topics."mail.*".schema]  # a JSON Schema for payloads
+    required = ["to"]
+
+    [tenants."acme"]        # "*" stands for all that are not named; 0 is no limit
+    live_jobs_max = 1000
+    running_max = 20
+
+    [webhooks]
+    allow_private = false   # true: webhooks may lead to private and loopback addresses
+
+    [policy]
+    file = "policy.yaml"    # published at the start, if it has changed
 
     [retention]             # 0 keeps it for ever
     finished_jobs_s = 2592000
@@ -32,25 +47,48 @@ from typing import Any, NamedTuple
 
 from holdfast.core.retention import Retention
 from holdfast.core.retry import Backoff
+from holdfast.core.schema import compile_schema
+from holdfast.core.share import Quota, Quotas
 from holdfast.core.states import Risk
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import Invalid
 from holdfast.locks.stores import shown as without_password
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-SECTIONS = ("plane", "topics", "retention")
+SECTIONS = ("plane", "topics", "tenants", "webhooks", "policy", "retention")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookSettings:
+    allow_private: bool = False
+    """Webhooks may lead to addresses that only this machine or its network can reach."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings:
+    file: str = ""
+    """Rules that a plane publishes when it starts; a relative path is one from the settings file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     store: str = "sqlite:///holdfast.db"
+    bus: str = ""
+    """What carries deliveries to workers; empty: the store itself."""
     host: str = "127.0.0.1"
     port: int = 7070
     live_jobs_max: int = 100_000
+    live_runs_max: int = 10_000
+    run_renewal_failure: str = "fence"
+    """What an engine does that cannot renew a run's lock: `fence`, stop; `continue`, go on, and be refused if
+    somebody else has taken over."""
     drain_s: float = 10.0
     api_key: str = ""
     topics: Topics = field(default_factory=Topics)
+    tenants: Quotas = field(default_factory=Quotas)
+    webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     retention: Retention = field(default_factory=Retention)
+    policy: PolicySettings = field(default_factory=PolicySettings)
 
     def __post_init__(self) -> None:
         if self.host not in LOOPBACK and not self.api_key:
@@ -59,6 +97,10 @@ class Settings:
             raise Invalid(f"port must be between 0 and 65535, not {self.port}")
         if self.live_jobs_max < 1:
             raise Invalid(f"live_jobs_max must be at least 1, not {self.live_jobs_max}")
+        if self.live_runs_max < 1:
+            raise Invalid(f"live_runs_max must be at least 1, not {self.live_runs_max}")
+        if self.run_renewal_failure not in {"fence", "continue"}:
+            raise Invalid(f"run_renewal_failure must be fence or continue, not {self.run_renewal_failure!r}")
 
 
 def load(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
@@ -75,7 +117,14 @@ def load(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Se
     if unknown:
         raise Invalid(f"no such setting: {', '.join(unknown)} (there are: {', '.join(sorted(known))})")
     declared = tuple(_topic(name, options) for name, options in document.get("topics", {}).items())
-    return Settings(**values, topics=Topics(declared), retention=_retention(document.get("retention", {})))
+    return Settings(
+        **values,
+        topics=Topics(declared),
+        tenants=Quotas({name: _quota(name, options) for name, options in document.get("tenants", {}).items()}),
+        webhooks=_webhooks(document.get("webhooks", {})),
+        retention=_retention(document.get("retention", {})),
+        policy=_policy(path, document.get("policy", {})),
+    )
 
 
 class Shown(NamedTuple):
@@ -92,7 +141,7 @@ def explain(path: Path) -> list[Shown]:
     shown = [
         Shown(
             f"plane.{f.name}",
-            without_password(settings.store) if f.name == "store" else str(getattr(settings, f.name)),
+            _plain(f.name, getattr(settings, f.name)),
             f"HOLDFAST_{f.name.upper()}" if _given(f.name) is not None else _origin(path, document, "plane", f.name),
         )
         for f in fields(Settings)
@@ -111,18 +160,33 @@ def explain(path: Path) -> list[Shown]:
             for f in fields(Topic)
             if f.name != "name"
         ]
+    for tenant, quota in settings.tenants.declared.items():
+        shown += [
+            Shown(
+                f"tenants.{tenant}.{f.name}",
+                str(getattr(quota, f.name)),
+                _origin(path, document["tenants"], tenant, f.name),
+            )
+            for f in fields(Quota)
+        ]
+    sections: dict[str, Any] = {
+        "webhooks": settings.webhooks,
+        "policy": settings.policy,
+        "retention": settings.retention,
+    }
     return shown + [
-        Shown(
-            f"retention.{f.name}",
-            str(getattr(settings.retention, f.name)),
-            _origin(path, document, "retention", f.name),
-        )
-        for f in fields(Retention)
+        Shown(f"{name}.{f.name}", str(getattr(section, f.name)), _origin(path, document, name, f.name))
+        for name, section in sections.items()
+        for f in fields(section)
     ]
 
 
 def _origin(path: Path, document: Mapping[str, Any], section: str, name: str) -> str:
     return str(path) if name in document.get(section, {}) else "default"
+
+
+def _plain(name: str, value: object) -> str:
+    return without_password(str(value)) if name in {"store", "bus"} and value else str(value)
 
 
 def _text(value: object) -> str:
@@ -158,9 +222,26 @@ def _topic(name: str, options: dict[str, Any]) -> Topic:
             values["risk"] = Risk(values["risk"])
         if "backoff" in values:
             values["backoff"] = Backoff(**values["backoff"])
+        if "schema" in values:
+            values["schema"] = compile_schema(values["schema"])
         return Topic(name=name, **values)
     except (ValueError, TypeError) as error:
         raise Invalid(f"topic {name!r}: {error}") from error
+
+
+def _quota(name: str, options: dict[str, Any]) -> Quota:
+    _refuse_unknown(f"tenant {name!r}", options, {f.name for f in fields(Quota)})
+    try:
+        return Quota(**options)
+    except (ValueError, TypeError) as error:
+        raise Invalid(f"tenant {name!r}: {error}") from error
+
+
+def _webhooks(options: dict[str, Any]) -> WebhookSettings:
+    _refuse_unknown("webhooks", options, {f.name for f in fields(WebhookSettings)})
+    if not isinstance(options.get("allow_private", False), bool):
+        raise Invalid("webhooks: allow_private must be true or false")
+    return WebhookSettings(**options)
 
 
 def _retention(options: dict[str, Any]) -> Retention:
@@ -169,6 +250,14 @@ def _retention(options: dict[str, Any]) -> Retention:
         return Retention(**options)
     except (ValueError, TypeError) as error:
         raise Invalid(f"retention: {error}") from error
+
+
+def _policy(path: Path | None, options: dict[str, Any]) -> PolicySettings:
+    _refuse_unknown("policy", options, {f.name for f in fields(PolicySettings)})
+    file = options.get("file", "")
+    if not isinstance(file, str):
+        raise Invalid("policy: file must be a path")
+    return PolicySettings(file=str(path.parent / file) if path is not None and file else file)
 
 
 def _refuse_unknown(section: str, options: dict[str, Any], known: set[str]) -> None:

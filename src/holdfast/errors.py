@@ -9,9 +9,12 @@
     ├── NotAllowed                            the address does not know that method
     ├── Unauthorized       (PermissionError)  the API key is missing or wrong
     ├── Forbidden          (PermissionError)  it comes from a web page of another site
+    ├── NotApprover        (PermissionError)  the caller is not among those who may decide this
     ├── Conflict                              the thing is not in a state that allows this
     │   ├── VersionMismatch                   it has changed since the caller read it
     │   ├── KeyInFlight                       the first request with this idempotency key is not finished
+    │   ├── SessionBusy                       the session has a live job, and this one was not to wait for it
+    │   ├── AlreadyDecided                    somebody else was first to decide the approval
     │   └── StaleAttempt                      the job has moved on to a higher fence, or ended
     ├── KeyReused                             the idempotency key belongs to another request
     ├── TooMany                               a limit of the tenant's is reached; come back later
@@ -72,6 +75,11 @@ class Forbidden(HoldfastError, PermissionError):
     status = 403
 
 
+class NotApprover(HoldfastError, PermissionError):
+    code = "not-an-approver"
+    status = 403
+
+
 class Conflict(HoldfastError):
     code = "conflict"
     status = 409
@@ -85,6 +93,24 @@ class VersionMismatch(Conflict):
 class KeyInFlight(Conflict):
     code = "idempotency-key-in-flight"
     retryable = True
+
+
+class AlreadyDecided(Conflict):
+    code = "already-decided"
+
+    def __init__(self, approval_id: str, *, by: str, decision: str, at: float) -> None:
+        super().__init__(f"approval {approval_id} was decided before: {decision}{' by ' + by if by else ''}")
+        self.decided_by = by
+        self.decision = decision
+        self.decided_at = at
+
+
+class SessionBusy(Conflict):
+    code = "session-busy"
+
+    def __init__(self, session: str, *, job_id: str) -> None:
+        super().__init__(f"session {session!r} is busy with job {job_id}; wait for it, or say interrupt")
+        self.job_id = job_id
 
 
 class StaleAttempt(Conflict):

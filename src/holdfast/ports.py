@@ -1,6 +1,6 @@
 """`Store` and `Bus`: the contracts between what happens (flow) and where it is kept.
 
-Each sentence has a test in `tests/conformance/test_store.py` or `test_bus.py`, which every
+Each sentence has a test in `tests/conformance/test_store*.py` or `test_bus.py`, which every
 backend passes. The store is the truth; a bus is a wake-up and may lose, repeat or reorder.
 """
 
@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.core.effect import Effect, Ruling
 from holdfast.core.job import Job, JobId, Tenant
+from holdfast.core.record import Kind, Record
 from holdfast.core.retention import Limits
 from holdfast.core.states import EffectState, State
 
@@ -27,15 +28,18 @@ class Delivery(NamedTuple):
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a job's history. `number` grows over the whole store; only `Store.prune` leaves gaps."""
+    """One line of history, mostly of a job. `number` grows over the whole store; only `Store.prune` leaves gaps."""
 
     number: int
     tenant: Tenant
     job_id: JobId
+    """Empty: it is not about one job, but about its run, or about something else altogether."""
+    run: str = ""
+    """The run it belongs to; that of the job, where it is about a job. Empty if none."""
     kind: str
     """noun.past_verb: job.submitted, job.dispatched, attempt.refused, …"""
-    state: State
-    """The job's state after it."""
+    state: State | None
+    """The job's state after it; None without a job."""
     attempt: int
     fence: int
     at: float
@@ -50,6 +54,12 @@ class Submission:
     key: str | None
     digest: str
     """Of everything the caller sent that makes the job what it is; empty without a key."""
+    alone: bool = False
+    """Only in `transact`: not to be stored while its `session` has another live job that nobody has asked to stop."""
+    records: Sequence[RecordChange] = ()
+    """New ones, written with the job if it is new; a submission that repeats one leaves them alone."""
+    notes: Sequence[Note] = ()
+    """Likewise."""
 
 
 class Accepted(NamedTuple):
@@ -65,7 +75,10 @@ class KeyReused(NamedTuple):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """From one version of a job to the next, with everything that must happen together with it."""
+    """From one version of a job to the next, with everything that must happen together with it.
+
+    What a job is called and belongs to never changes. Its payload may, for as long as nobody has run it.
+    """
 
     before: Job
     after: Job
@@ -78,12 +91,38 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Note(NamedTuple):
-    """Something that happened to a job and changed nothing, such as a refused result."""
+    """Something that happened and changed no job, such as a refused result, or a step of a run that began."""
 
     tenant: Tenant
     job_id: JobId
+    """Empty: it is not about one job."""
     kind: str
     detail: dict[str, Any]
+    run: str = ""
+    """Where it is not about a job: the run it is about, if it is about one."""
+
+
+class RecordChange(msgspec.Struct, frozen=True, kw_only=True):
+    """From one version of a record to the next. `after` has the kind, tenant and id of what it replaces."""
+
+    after: Record
+    replaces: int
+    """The version that must be there; 0: there must be none."""
+    remove: bool = False
+    """Take the record away instead; `after` only names it."""
+
+    def __post_init__(self) -> None:
+        if not self.remove and self.after.version != self.replaces + 1:
+            raise ValueError(f"version {self.after.version} of a record cannot replace version {self.replaces}")
+
+
+class Transaction(msgspec.Struct, frozen=True, kw_only=True):
+    """Writes that happen together or not at all."""
+
+    submissions: Sequence[Submission] = ()
+    changes: Sequence[Change] = ()
+    records: Sequence[RecordChange] = ()
+    notes: Sequence[Note] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,10 +194,23 @@ class Store(Protocol):
     async def list_jobs(self, tenant: Tenant, wanted: JobFilter, *, before: JobId | None, limit: int) -> list[Job]:
         """Newest first; `before` is the last id of the page before. Ids sort by creation."""
 
-    async def list_dispatchable(self, *, limit: int, except_topics: Collection[str] = ()) -> list[Job]:
+    async def list_dispatchable(
+        self,
+        *,
+        limit: int,
+        except_topics: Collection[str] = (),
+        except_tenants: Collection[Tenant] = (),
+        except_keys: Collection[str] = (),
+    ) -> list[Job]:
         """SCHEDULED jobs whose `not_before` has come: by priority, then in turn between tenants,
         then oldest first. No tenant with few jobs waits behind a tenant with many. Jobs of
-        `except_topics` are left out."""
+        `except_topics`, of `except_tenants` and under `except_keys` (the keys of limits that their
+        `decision` names) are left out, and so are those of a `session` that is at work: of a session's
+        jobs only the first is listed. That is one which was begun and waits to be tried again; else the
+        oldest, whatever its priority."""
+
+    async def list_session(self, tenant: Tenant, session: str) -> list[Job]:
+        """The live jobs of a session, in order of id."""
 
     async def list_in_hand(self, worker: str) -> list[Job]:
         """The jobs that are DISPATCHED to the worker or RUNNING on it."""
@@ -172,7 +224,9 @@ class Store(Protocol):
         and nothing of that change happened, if the job has moved on. Independent of each other.
 
         The event, the delivery and the dead letter of a change are written in its transaction.
-        A change to a terminal state ends the job's prepared effects as unknown. A change that parks
+        A change to a terminal state ends the job's prepared effects as unknown; of a job that belongs
+        to a run it leaves a `Kind.RESULT` record. A change to DISPATCHED is refused (False) while another
+        job of the same tenant's `session` is DISPATCHED or RUNNING. A change that parks
         a job (`PARKED_UNTIL`) leaves it dispatchable if none of its effects awaits a person any more.
         """
 
@@ -181,10 +235,27 @@ class Store(Protocol):
 
     async def add_notes(self, notes: Sequence[Note]) -> None: ...
 
+    async def transact(self, transactions: Sequence[Transaction]) -> list[bool]:
+        """Each transaction wholly or not at all; they are independent of each other. False, and nothing
+        of it happened, if a job or a record is not at the version it names, or a submission's key was
+        used for something else, or one that is to be `alone` would not be, after the transaction's changes.
+        A submission that repeats one which is there already changes nothing; where it was to be `alone`,
+        nothing of its transaction happens, and the answer is True.
+
+        Changes obey the rules of `apply`: where one is refused, so is its transaction. They may follow one
+        another: the `before` of one is then the `after` of an earlier one, of the same job or record.
+        Notes come last, and tell of a job as it is after the changes."""
+
     async def list_events(
-        self, *, after: int, limit: int, tenant: Tenant | None = None, job_id: JobId | None = None
+        self,
+        *,
+        after: int,
+        limit: int,
+        tenant: Tenant | None = None,
+        job_id: JobId | None = None,
+        run: str | None = None,
     ) -> list[JobEvent]:
-        """Oldest first. `after` is the last number seen."""
+        """Oldest first. `after` is the last number seen. By `run`: the run's own and those of its jobs."""
 
     def subscribe(self, listener: Callable[[Sequence[JobEvent]], None]) -> Callable[[], None]:
         """Call `listener`, in the store's loop, with the events of each commit, in order. Returns
@@ -192,6 +263,40 @@ class Store(Protocol):
 
     async def count_jobs(self) -> dict[tuple[Tenant, State], int]:
         """Live jobs by tenant and state; terminal states are not counted."""
+
+    async def count_topics(self) -> dict[tuple[Tenant, str], int]:
+        """Live jobs by tenant and topic. Reads all of them: once a second, and only where somebody has set a limit."""
+
+    async def count_active(self) -> dict[tuple[Tenant, str, str], int]:
+        """Jobs that are DISPATCHED or RUNNING, by tenant, topic and the key of the limit that their
+        `decision` names (`decision["concurrency"]["key"]`; empty if none)."""
+
+    # -- records -----------------------------------------------------------------------------------
+
+    async def get_record(self, kind: Kind, tenant: Tenant, record_id: str) -> Record:
+        """Raises `NotFound`."""
+
+    async def find_records(self, kind: Kind, tenant: Tenant, ids: Sequence[str]) -> list[Record | None]:
+        """In the order asked for."""
+
+    async def list_records(
+        self,
+        kind: Kind,
+        tenant: Tenant,
+        *,
+        state: str | None = None,
+        parent: str | None = None,
+        after: str | None = None,
+        before: str | None = None,
+        limit: int,
+    ) -> list[Record]:
+        """In the order of ids after `after`; or, if `before` is given, backwards from it ("" is the end)."""
+
+    async def count_records(self, kind: Kind, tenant: Tenant, *, states: Collection[str]) -> dict[str, int]:
+        """How many there are in each of these states; those without any are left out."""
+
+    async def list_due(self, kind: Kind, *, limit: int) -> list[Record]:
+        """Of all tenants: whose `due` has come, longest overdue first."""
 
     # -- effects -----------------------------------------------------------------------------------
 
@@ -250,6 +355,10 @@ class Store(Protocol):
         A job and its replays go together, when all of them may. None goes that is live, that has an
         effect which is not settled, or a later dead letter which nobody has replayed. The newest event
         and the newest dead letter stay: numbers never begin anew.
+
+        A job of a run that is there goes only with its run: when the run has ended and all of its jobs may
+        go, all go, with every record whose parent the run is. Approvals go with their job or run, posts
+        that have ended by themselves (`core.record.ENDED`).
         """
 
     async def pruned_until(self, tenant: Tenant | None = None) -> int:

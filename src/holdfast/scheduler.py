@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from holdfast.core.job import Job
+from holdfast.core.job import Job, Tenant
 from holdfast.core.placement import WorkerView, place
+from holdfast.core.share import Quotas, Shares, Turns, limit_of
 from holdfast.core.states import TERMINAL, State
-from holdfast.flow.dispatch import Dispatched, Dispatcher, Placed
+from holdfast.core.topic import Topics
+from holdfast.flow.decide import Policy
+from holdfast.flow.dispatch import Dispatched, Dispatcher, Doors, Placed
 from holdfast.locks import Locks
 from holdfast.locks.runtime import Runtime
 from holdfast.loops import Loop
@@ -16,6 +19,8 @@ from holdfast.registry import SILENT_S, Registry, with_one_more
 from holdfast.telemetry import Telemetry
 
 BATCH = 200
+OTHERS = 50
+OTHERS_LISTS = 20
 POLL_S = 0.25
 """The floor under the wake-ups: a job whose back-off has passed, or whose wake-up was lost, waits this long."""
 STORE_RETRY_S = 1.0
@@ -24,13 +29,37 @@ STORE_RETRY_S = 1.0
 
 class Scheduler(Loop):
     def __init__(
-        self, *, store: Store, bus: Bus, locks: Locks, registry: Registry, telemetry: Telemetry, runtime: Runtime
+        self,
+        *,
+        store: Store,
+        bus: Bus,
+        locks: Locks,
+        registry: Registry,
+        topics: Topics,
+        policy: Policy,
+        doors: Doors,
+        telemetry: Telemetry,
+        runtime: Runtime,
+        quotas: Quotas | None = None,
     ) -> None:
         super().__init__("scheduler", every_s=POLL_S, runtime=runtime)
         self._store = store
         self._registry = registry
         self._runtime = runtime
-        self._dispatcher = Dispatcher(store=store, bus=bus, locks=locks, telemetry=telemetry, runtime=runtime)
+        self._dispatcher = Dispatcher(
+            store=store,
+            bus=bus,
+            locks=locks,
+            topics=topics,
+            policy=policy,
+            doors=doors,
+            telemetry=telemetry,
+            runtime=runtime,
+        )
+        self._quotas = quotas or Quotas()
+        self._topics = topics
+        self._limits_work = self._quotas.limit_work or any(topic.running_max for topic in topics.declared)
+        self._turns = Turns()
         self._not_before = 0.0
         self._unsubscribe: Callable[[], None] | None = None
 
@@ -46,33 +75,79 @@ class Scheduler(Loop):
     async def tick(self) -> None:
         """Dispatch what fits now, batch after batch, until nothing more fits or nothing is left.
 
-        Jobs that no worker can take now are looked past, so that they do not starve those behind.
+        Jobs that no worker can take now, or whose tenant, topic or rule has all it may have, are looked
+        past, so that they do not starve those behind.
         """
         passed_over: set[str] = set()
+        shares = await self._count() if self._limits_work and self._has_room() else None
         while self._runtime.now() >= self._not_before:
             candidates = {view.id: view for view in self._registry.candidates()}
             if not any(view.room > 0 and not view.draining for view in candidates.values()):
                 return
-            jobs = await self._store.list_dispatchable(limit=BATCH, except_topics=passed_over)
-            placed, left = self._place(jobs, candidates)
+            jobs = await self._list(passed_over, shares)
+            waiting = [*jobs, *await self._list_others(jobs, passed_over, shares)]
+            if shares is None and any(limit_of(job) for job in waiting):
+                shares = await self._count()
+            known = _size(passed_over, shares)
+            placed, left = self._place(self._turns.arrange(waiting), candidates, shares)
             outcomes = await self._dispatch(placed) if placed else []
-            topics = {job.topic for job in left} - passed_over
-            if len(jobs) < BATCH or (Dispatched.SENT not in outcomes and not topics):
+            passed_over |= {job.topic for job in left}
+            if len(jobs) < BATCH or (Dispatched.SENT not in outcomes and _size(passed_over, shares) == known):
                 return
-            passed_over |= topics
 
-    def _place(self, jobs: Sequence[Job], candidates: dict[str, WorkerView]) -> tuple[list[Placed], list[Job]]:
-        """Each job with its worker, and the jobs for which there is none now."""
+    async def _count(self) -> Shares:
+        return Shares(self._quotas, self._topics, await self._store.count_active())
+
+    def _has_room(self) -> bool:
+        return any(view.room > 0 and not view.draining for view in self._registry.candidates())
+
+    async def _list(
+        self, passed_over: set[str], shares: Shares | None, *, limit: int = BATCH, without: Collection[Tenant] = ()
+    ) -> list[Job]:
+        return await self._store.list_dispatchable(
+            limit=limit,
+            except_topics=passed_over if shares is None else passed_over | shares.full_topics,
+            except_tenants=without if shares is None else shares.full_tenants.union(without),
+            except_keys=() if shares is None else shares.full_keys,
+        )
+
+    async def _list_others(self, jobs: Sequence[Job], passed_over: set[str], shares: Shares | None) -> list[Job]:
+        """Jobs of tenants that a full list has no place for, because those in it have higher priorities; and
+        of those that have no place in this one, and so on. Mostly it is one look that finds nobody."""
+        others: list[Job] = []
+        seen = {job.tenant for job in jobs}
+        is_full = len(jobs) == BATCH
+        for _ in range(OTHERS_LISTS):
+            if not is_full:
+                break
+            page = await self._list(passed_over, shares, limit=OTHERS, without=seen)
+            is_full = len(page) == OTHERS
+            seen |= {job.tenant for job in page}
+            others += page
+        return others
+
+    def _place(
+        self, jobs: Iterable[Job], candidates: dict[str, WorkerView], shares: Shares | None
+    ) -> tuple[list[Placed], list[Job]]:
+        """Each job with its worker, until there is no room; and the jobs for which there is none now."""
         alive_since = self._store.now() - SILENT_S
         placed: list[Placed] = []
         left: list[Job] = []
+        room = sum(max(0, view.room) for view in candidates.values() if not view.draining)
         for job in jobs:
+            if not room:
+                break
+            if shares is not None and not shares.has_room_for(job):
+                continue
             chosen = place(job, job.pool, candidates.values(), alive_since=alive_since)
             if chosen is None:
                 left.append(job)
             else:
                 candidates[chosen.id] = with_one_more(chosen)
                 placed.append(Placed(job, chosen.id))
+                room -= 1
+                if shares is not None:
+                    shares.take(job)
         return placed, left
 
     async def _dispatch(self, placed: Sequence[Placed]) -> list[Dispatched]:
@@ -83,6 +158,9 @@ class Scheduler(Loop):
         for (job, _), outcome in zip(placed, outcomes, strict=True):
             if outcome is not Dispatched.SENT:
                 self._registry.freed(job.id)
+        self._turns.served(
+            job for (job, _), outcome in zip(placed, outcomes, strict=True) if outcome is Dispatched.SENT
+        )
         if Dispatched.UNANSWERED in outcomes:
             self._not_before = self._runtime.now() + STORE_RETRY_S
         return outcomes
@@ -93,3 +171,9 @@ class Scheduler(Loop):
             if event.state in TERMINAL or event.state is State.SCHEDULED:
                 self._registry.freed(event.job_id)
                 self.wake()
+
+
+def _size(passed_over: set[str], shares: Shares | None) -> int:
+    """How much is looked past: if nothing was sent and it has not grown, the next list would be the same."""
+    full = 0 if shares is None else len(shares.full_tenants) + len(shares.full_topics) + len(shares.full_keys)
+    return len(passed_over) + full

@@ -11,13 +11,18 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from holdfast.core.approval import Approval
 from holdfast.core.job import Job
+from holdfast.core.run import Run
 from holdfast.core.states import TERMINAL, State
 from holdfast.core.topic import Topics
 
 logger = logging.getLogger("holdfast")
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
+
+PATIENCE_S = (1, 10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600, 7 * 24 * 3600)
+"""Of people."""
 
 UNDECLARED_MAX = 100
 """Topics that are labels although nobody declared them."""
@@ -62,10 +67,40 @@ class Telemetry:
         self._blind = Gauge(
             "holdfast_blind_window_seconds", "How long the oldest unprotected job has been so", registry=self.registry
         )
+        self._add_governed()
         declared = topics.declared if topics else ()
         # A family is no topic: its members are as many as callers like.
         self._of_topic = {topic.name: self._begin(topic.name) for topic in declared if not topic.name.endswith("*")}
         self._topics_max = len(self._of_topic) + UNDECLARED_MAX
+
+    def _add_governed(self) -> None:
+        """What is not about one job alone: policy, approvals, runs, schedules, webhooks."""
+        self._approvals_decided = self._counter("approvals_decided", "Approvals that ended", "state")
+        self._approvals_refused = self._counter(
+            "approvals_refused", "Approvals that did not hold at dispatch", "reason"
+        )
+        self._policy_decisions = self._counter("policy_decisions", "Decisions of the policy", "action")
+        self._policy_failures = self._counter(
+            "policy_failures", "Jobs that the policy could not be asked about, and what they got", "risk", "mode"
+        )
+        self._policy_unusable = self._counter("policy_unusable", "Versions that this process could not use")
+        self._posts_tried = self._counter("webhook_tries", "Tries to deliver a post to a webhook", "outcome")
+        self._schedule_ticks = self._counter("schedule_ticks", "Looks at a schedule that was due", "outcome")
+        self._runs_started = self._counter("runs_started", "Runs acknowledged")
+        self._runs_ended = self._counter("runs_ended", "Runs that reached a terminal state", "state")
+        self._run_writes_refused = self._counter(
+            "run_writes_refused", "Advances of runs that came too late to be written", "reason"
+        )
+        self._runs_recovered = self._counter("runs_recovered", "What the reconciler of runs put right", "reason")
+        self._approval_waited = Histogram(
+            "holdfast_approval_wait_seconds",
+            "From asking to the end of an approval",
+            buckets=PATIENCE_S,
+            registry=self.registry,
+        )
+        self._policy_version = Gauge(
+            "holdfast_policy_version", "The version of the policy that this process uses", registry=self.registry
+        )
 
     def job_submitted(self, job: Job) -> None:
         self._of(job).submitted.inc()
@@ -93,6 +128,59 @@ class Telemetry:
         self._retried.labels("rollback_write").inc()
         self._of(job).rollback_failed.inc()
         self._log(logging.ERROR, "dispatch.rollback_failed", job, error=str(error))
+
+    def approval_decided(self, approval: Approval, *, waited_s: float) -> None:
+        self._approvals_decided.labels(approval.state).inc()
+        self._approval_waited.observe(max(0.0, waited_s))
+        values = {"approval": approval.id, "job_id": approval.job_id, "state": approval.state}
+        logger.info("approval.decided", extra={"event": "approval.decided", **values})
+
+    def approval_refused(self, job: Job, *, reason: str) -> None:
+        """A job was about to be dispatched on an approval that is no good any more."""
+        self._approvals_refused.labels(reason).inc()
+        self._log(logging.WARNING, "approval.refused", job, reason=reason, approval=job.approval)
+
+    def policy_used(self, version: int) -> None:
+        """From now on this process decides by this version."""
+        self._policy_version.set(version)
+        logger.info("policy.used", extra={"event": "policy.used", "version": version})
+
+    def policy_unusable(self, version: int, *, error: Exception) -> None:
+        """The active version cannot be used here; the one before stays."""
+        self._policy_unusable.inc()
+        told = {"event": "policy.unusable", "version": version, "error": str(error)}
+        logger.error("policy.unusable", extra=told)
+
+    def policy_decided(self, job: Job, *, action: str, failed: str) -> None:
+        self._policy_decisions.labels(action).inc()
+        if failed:
+            self._policy_failures.labels(job.risk, failed).inc()
+            self._log(logging.WARNING, "policy.failed", job, mode=failed, risk=job.risk)
+
+    def post_tried(self, outcome: str) -> None:
+        """`arrived`, `again`, `give_up`, `disable` (see `core.webhook.Verdict`), or `unwritten`: the store was away."""
+        self._posts_tried.labels(outcome).inc()
+
+    def schedule_ticked(self, outcome: str) -> None:
+        """`fired`, `skipped`, `failed`, or `deferred` because its tenant is full."""
+        self._schedule_ticks.labels(outcome).inc()
+
+    def run_started(self, run: Run) -> None:
+        self._runs_started.inc()
+        self._log_run(logging.DEBUG, "run.started", run.id, workflow=run.workflow)
+
+    def run_ended(self, run: Run) -> None:
+        self._runs_ended.labels(run.state).inc()
+        self._log_run(logging.DEBUG, "run.ended", run.id, state=run.state)
+
+    def run_write_refused(self, run: str, *, reason: str) -> None:
+        """`stale-fence`: under a lock that was somebody else's by then; `moved-on`: on an older version."""
+        self._run_writes_refused.labels(reason).inc()
+        self._log_run(logging.INFO, "run.write_refused", run, reason=reason)
+
+    def run_recovered(self, run: Run, *, reason: str) -> None:
+        self._runs_recovered.labels(reason).inc()
+        self._log_run(logging.WARNING, "run.recovered", run.id, reason=reason)
 
     def job_started(self, job: Job) -> None:
         self._log(logging.DEBUG, "job.started", job, worker=job.worker)
@@ -146,6 +234,11 @@ class Telemetry:
 
     def _counter(self, name: str, words: str, *labels: str) -> Counter:
         return Counter(f"holdfast_{name}", words, labels, registry=self.registry)
+
+    def _log_run(self, level: int, event: str, run: str, **values: object) -> None:
+        if logger.isEnabledFor(level):
+            text = " ".join(f"{name}={value}" for name, value in values.items())
+            logger.log(level, "%s run=%s %s", event, run, text, extra={"event": event, "run": run, **values})
 
     def _log(self, level: int, event: str, job: Job, **values: object) -> None:
         if logger.isEnabledFor(level):

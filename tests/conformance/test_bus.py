@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import servers
 from plane.jobs import ManualRuntime, stepped, submitted
+from plane.nats_buses import nats_bus, nats_running
+from plane.postgres_schemas import fresh_schema
+from plane.store_fixtures import TIMEOUT_S
 
 from holdfast.buses.detached import DetachedBus, Fault
 from holdfast.buses.embedded import EmbeddedBus
@@ -19,6 +24,8 @@ from holdfast.errors import BusUnavailable
 from holdfast.ports import Bus, Change, Delivery
 from holdfast.stores import StoreWithBus, open_store
 
+NATS_TAKEN_S = 0.3
+
 
 @dataclass
 class Line:
@@ -27,6 +34,8 @@ class Line:
     bus: Bus
     store: StoreWithBus
     send: Callable[[str, int], Awaitable[tuple[Delivery, Job]]]
+    wait_due: Callable[[float], Awaitable[None]]
+    """Until what was taken so many seconds ago would come again; a server's own clock is waited for."""
 
 
 @pytest.fixture
@@ -34,12 +43,29 @@ def clock() -> ManualRuntime:
     return ManualRuntime()
 
 
-@pytest.fixture(params=["embedded", "detached"])
-async def line(request: pytest.FixtureRequest, clock: ManualRuntime, tmp_path: Path) -> AsyncIterator[Line]:
-    store = open_store(f"sqlite:///{tmp_path / 'plane.db'}", topics=Topics(), runtime=clock)
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, running: dict[str, servers.Server | None], tmp_path: Path) -> Iterator[str]:
+    if request.param == "postgres":
+        with fresh_schema(running) as url:
+            yield url
+    else:
+        yield f"sqlite:///{tmp_path / 'plane.db'}"
+
+
+@asynccontextmanager
+async def opened_bus(kind: str, store: StoreWithBus) -> AsyncIterator[Bus]:
+    if kind == "nats":
+        with nats_running() as server:
+            async with nats_bus(server.url, taken_s=NATS_TAKEN_S) as bus:
+                yield bus
+    else:
+        yield EmbeddedBus(store) if kind == "embedded" else DetachedBus(store.now, fail=lambda deliveries: None)
+
+
+@pytest.fixture(params=["embedded", "detached", "nats"])
+async def line(request: pytest.FixtureRequest, clock: ManualRuntime, url: str) -> AsyncIterator[Line]:
+    store = open_store(url, topics=Topics(), runtime=clock, timeout_s=TIMEOUT_S)
     await store.open()
-    embedded = request.param == "embedded"
-    bus: Bus = EmbeddedBus(store) if embedded else DetachedBus(store.now, fail=lambda deliveries: None)
 
     async def send(worker: str, fence: int) -> tuple[Delivery, Job]:
         job = await submitted(store)
@@ -51,7 +77,13 @@ async def line(request: pytest.FixtureRequest, clock: ManualRuntime, tmp_path: P
             await bus.publish([delivery])
         return delivery, sent
 
-    yield Line(bus, store, send)
+    async def wait_due(seconds: float) -> None:
+        clock.advance(seconds)
+        if request.param == "nats":
+            await asyncio.sleep(2 * NATS_TAKEN_S)
+
+    async with opened_bus(request.param, store) as bus:
+        yield Line(bus, store, send, wait_due)
     await store.close()
 
 
@@ -65,23 +97,23 @@ async def test_delivery_reaches_its_worker_alone_in_order(line: Line) -> None:
     assert await line.bus.take("w3", limit=10) == []
 
 
-async def test_what_was_taken_and_not_settled_comes_again_after_a_while(line: Line, clock: ManualRuntime) -> None:
+async def test_what_was_taken_and_not_settled_comes_again_after_a_while(line: Line) -> None:
     delivery, _ = await line.send("w1", 1)
     assert await line.bus.take("w1", limit=10) == [delivery]
     assert await line.bus.take("w1", limit=10) == []
 
-    clock.advance(5.0)
+    await line.wait_due(5.0)
 
     assert await line.bus.take("w1", limit=10) == [delivery]
 
 
-async def test_what_was_settled_does_not_come_again(line: Line, clock: ManualRuntime) -> None:
+async def test_what_was_settled_does_not_come_again(line: Line) -> None:
     delivery, _ = await line.send("w1", 1)
     await line.bus.take("w1", limit=10)
 
     await line.bus.settle([delivery])
     await line.bus.settle([delivery])
-    clock.advance(60)
+    await line.wait_due(60)
 
     assert await line.bus.take("w1", limit=10) == []
 
@@ -104,9 +136,9 @@ async def test_same_delivery_again_is_one_delivery(line: Line) -> None:
     assert await line.bus.take("w1", limit=10) == [delivery]
 
 
-async def test_embedded_delivery_goes_with_the_state_of_its_job(clock: ManualRuntime, tmp_path: Path) -> None:
+async def test_embedded_delivery_goes_with_the_state_of_its_job(clock: ManualRuntime, url: str) -> None:
     """Neither is there without the other: a job that was started or requeued has left no delivery behind."""
-    store = open_store(f"sqlite:///{tmp_path / 'plane.db'}", topics=Topics(), runtime=clock)
+    store = open_store(url, topics=Topics(), runtime=clock, timeout_s=TIMEOUT_S)
     await store.open()
     bus = EmbeddedBus(store)
     job = await submitted(store)
@@ -122,9 +154,8 @@ async def test_embedded_delivery_goes_with_the_state_of_its_job(clock: ManualRun
     await store.close()
 
 
-async def test_embedded_deliveries_outlive_the_process(clock: ManualRuntime, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'plane.db'}"
-    before = open_store(url, topics=Topics(), runtime=clock)
+async def test_embedded_deliveries_outlive_the_process(clock: ManualRuntime, url: str) -> None:
+    before = open_store(url, topics=Topics(), runtime=clock, timeout_s=TIMEOUT_S)
     await before.open()
     job = await submitted(before)
     delivery = Delivery("w1", job.id, 1)
@@ -133,7 +164,7 @@ async def test_embedded_deliveries_outlive_the_process(clock: ManualRuntime, tmp
     await EmbeddedBus(before).take("w1", limit=1)
     await before.close()
 
-    after = open_store(url, topics=Topics(), runtime=clock)
+    after = open_store(url, topics=Topics(), runtime=clock, timeout_s=TIMEOUT_S)
     await after.open()
 
     assert await EmbeddedBus(after).take("w1", limit=10) == [delivery]

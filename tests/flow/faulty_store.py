@@ -29,7 +29,7 @@ class Rule:
     fault: Fault | None
     times: int
     kind: str
-    """Only calls of `apply` that carry a change of this kind; empty for all calls."""
+    """Only calls of `apply` and `transact` that carry a change of this kind; empty for all calls."""
     request_s: float
     reached: asyncio.Event = field(default_factory=asyncio.Event)
     opened: asyncio.Event = field(default_factory=asyncio.Event)
@@ -40,7 +40,11 @@ class Rule:
     def meets(self, verb: str, args: tuple[Any, ...]) -> bool:
         if self.times <= 0 or self.verb not in (verb, "*"):
             return False
-        return not self.kind or (verb == "apply" and any(change.kind == self.kind for change in args[0]))
+        if not self.kind:
+            return True
+        if verb == "transact":
+            return any(change.kind == self.kind for transaction in args[0] for change in transaction.changes)
+        return verb == "apply" and any(change.kind == self.kind for change in args[0])
 
 
 class FaultyStore:

@@ -25,6 +25,8 @@ EVENTS = {
     "job.handed_back": Event.HAND_BACK,
     "job.cancelled": Event.CANCEL,
     "job.timed_out": Event.EXPIRE,
+    "job.approved": Event.APPROVE,
+    "job.denied": Event.DENY,
 }
 """The state changes of the history, by their kind. Anything else must leave the state alone."""
 
@@ -35,7 +37,8 @@ OUTCOMES = ("job.succeeded", "job.retried", "job.parked", "job.handed_back")
 def histories(events: Iterable[JobEvent]) -> dict[JobId, list[JobEvent]]:
     by_job: dict[JobId, list[JobEvent]] = defaultdict(list)
     for event in events:
-        by_job[event.job_id].append(event)
+        if event.job_id:
+            by_job[event.job_id].append(event)
     return by_job
 
 
@@ -72,6 +75,7 @@ def check_legal_edges(events: Iterable[JobEvent]) -> None:
             if event is None:
                 legal = after.state is before.state or after.kind == "job.decided"
             else:
+                assert before.state is not None
                 legal = TRANSITIONS.get((before.state, event)) is after.state
             assert legal, f"J1: {job_id} went from {before.state} to {after.state} by {after.kind}"
 

@@ -1,4 +1,4 @@
-"""A plane on virtual time: its parts wired as `holdfast.app` wires them, over one store in memory.
+"""A plane on virtual time: its parts wired as `holdfast.wiring` wires them, over one store in memory.
 
 Everything that is committed, published, taken, entered and answered is observed, so that
 `plane_invariants.check_plane` can judge the whole story at its end.
@@ -16,11 +16,11 @@ from locks.virtual import VirtualRuntime
 
 from flow.faulty_store import FaultyStore
 from holdfast import api
-from holdfast.app import CLASSES
 from holdfast.buses.detached import DetachedBus
 from holdfast.buses.detached import Fault as BusFault
 from holdfast.buses.embedded import EmbeddedBus
 from holdfast.core.job import Job, JobId, Tenant
+from holdfast.core.share import Quotas
 from holdfast.core.topic import Topics
 from holdfast.errors import BusUnavailable
 from holdfast.flow.decide import AllowAll, Policy
@@ -28,6 +28,7 @@ from holdfast.flow.dispatch import Dispatched, Dispatcher, Placed
 from holdfast.flow.execute import Attempt, Standing, claim, renew_attempts, start_attempts
 from holdfast.flow.record import End, Outcome, record
 from holdfast.flow.submit import Order, Submitter
+from holdfast.gateway.claims import Claims
 from holdfast.locks import Locks
 from holdfast.locks.runtime import Runtime
 from holdfast.ports import Accepted, Bus, Delivery, JobEvent
@@ -38,6 +39,7 @@ from holdfast.scheduler import Scheduler
 from holdfast.snapshot import SnapshotWriter
 from holdfast.stores import StoreWithBus, open_store
 from holdfast.telemetry import Telemetry
+from holdfast.wiring import CLASSES
 
 ACME = Tenant("acme")
 
@@ -116,6 +118,8 @@ class Replica:
     runtime: Runtime
     telemetry: Telemetry = field(default_factory=Telemetry)
     registry: Registry = field(default_factory=Registry)
+    quotas: Quotas = field(default_factory=Quotas)
+    claims: Claims = field(init=False)
     dispatcher: Dispatcher = field(init=False)
     scheduler: Scheduler = field(init=False)
     reconciler: Reconciler = field(init=False)
@@ -124,12 +128,14 @@ class Replica:
 
     def __post_init__(self) -> None:
         store, bus = self.typed_store, cast(Bus, self.bus)
+        self.claims = Claims(self.runtime)
         shared: dict[str, Any] = {
             "store": store, "locks": self.locks, "telemetry": self.telemetry, "runtime": self.runtime,
         }  # fmt: skip
         ruled: dict[str, Any] = {**shared, "topics": self.topics, "policy": self.policy}
-        self.dispatcher = Dispatcher(bus=bus, **shared)
-        self.scheduler = Scheduler(bus=bus, registry=self.registry, **shared)
+        sending: dict[str, Any] = {**ruled, "bus": bus, "doors": self.claims}
+        self.dispatcher = Dispatcher(**sending)
+        self.scheduler = Scheduler(registry=self.registry, quotas=self.quotas, **sending)
         self.reconciler = Reconciler(registry=self.registry, **ruled)
         self.replayer = Replayer(wake_scheduler=self.scheduler.wake, **ruled)
         self.writer = SnapshotWriter(store=store, locks=self.locks, registry=self.registry, runtime=self.runtime)
@@ -309,6 +315,7 @@ async def staged(
     detached: bool = False,
     policy: Policy | None = None,
     live_jobs_max: int = 100_000,
+    quotas: Quotas | None = None,
     url: str = "",
 ) -> AsyncIterator[Stage]:
     """`detached`: deliveries travel on a bus of their own, whose publish fails as `stage.publish_fault` says."""
@@ -322,7 +329,9 @@ async def staged(
         seen = Seen(inner)
         locks = await stack.enter_async_context(Locks(url, classes=CLASSES, holder="S1", runtime=runtime))
         faulty = FaultyStore(inner)
-        submitter = Submitter(cast(StoreWithBus, faulty), declared, ruling, runtime, live_jobs_max=live_jobs_max)
+        submitter = Submitter(
+            cast(StoreWithBus, faulty), declared, ruling, runtime, live_jobs_max=live_jobs_max, quotas=quotas
+        )
         made: list[Stage] = []
         bus: Bus = DetachedBus(inner.now, fail=lambda _: made[0].publish_fault) if detached else EmbeddedBus(inner)
         stage = Stage(
@@ -337,6 +346,7 @@ async def staged(
             runtime=runtime,
             seen=seen,
             submitter=submitter,
+            quotas=quotas or Quotas(),
             stack=stack,
         )
         made.append(stage)

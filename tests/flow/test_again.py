@@ -18,6 +18,8 @@ from holdfast.ports import Accepted
 class Changing:
     """A policy that is another one tomorrow."""
 
+    version = 1
+
     def __init__(self) -> None:
         self.decision = Decision(Event.ALLOW)
 

@@ -10,7 +10,11 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 from flow.faulty_store import Fault
 from flow.stage import ACME, staged
 from holdfast.core.job import Tenant
+from holdfast.core.states import Risk
+from holdfast.core.topic import Topic, Topics
 from holdfast.errors import KeyInFlight, KeyReused, StoreUnavailable, TooMany
+from holdfast.flow.submit import Order
+from holdfast.ports import Accepted
 
 
 @on_virtual_time
@@ -65,6 +69,19 @@ async def test_key_is_freed_when_the_submission_failed(runtime: VirtualRuntime, 
 
 
 @on_virtual_time
+async def test_a_batch_is_admitted_as_far_as_there_is_room(runtime: VirtualRuntime) -> None:
+    async with staged(runtime, live_jobs_max=4) as stage:
+        orders = [Order(tenant=ACME, topic="t", payload=b"{}", labels={}, key=key) for key in "abcde"]
+        for _ in range(2):
+            # What only repeats its key keeps no room.
+            answers = await stage.submitter.submit(orders[:2])
+            assert [type(answer) for answer in answers] == [Accepted, Accepted]
+        answers = await stage.submitter.submit(orders[2:])
+
+        assert [type(answer) for answer in answers] == [Accepted, Accepted, TooMany]
+
+
+@on_virtual_time
 async def test_tenant_at_its_limit_is_told_when_to_come_back_and_others_are_not(runtime: VirtualRuntime) -> None:
     async with staged(runtime, live_jobs_max=2) as stage:
         first = await stage.begun()
@@ -77,3 +94,20 @@ async def test_tenant_at_its_limit_is_told_when_to_come_back_and_others_are_not(
         await stage.complete(first)
         await asyncio.sleep(caught.value.retry_after_s)
         await stage.submit()
+
+
+@pytest.mark.parametrize(
+    ("topic", "asked", "got"),
+    [
+        (Risk.HIGH, Risk.LOW, Risk.HIGH),
+        (Risk.MEDIUM, Risk.LOW, Risk.LOW),
+        (Risk.MEDIUM, Risk.HIGH, Risk.HIGH),
+        (Risk.LOW, None, Risk.LOW),
+    ],
+)
+@on_virtual_time
+async def test_caller_does_not_talk_a_risky_topic_down(
+    runtime: VirtualRuntime, topic: Risk, asked: Risk | None, got: Risk
+) -> None:
+    async with staged(runtime, topics=Topics((Topic(name="pay", risk=topic),))) as stage:
+        assert (await stage.submit(topic="pay", risk=asked)).risk is got

@@ -21,6 +21,7 @@ from holdfast.core.states import Risk
 from holdfast.core.topic import Topic, Topics
 from holdfast.gateway.app import Gateway, build
 from holdfast.gateway.plane import Plane
+from holdfast.gateway.wire import Protocol
 
 TOPICS = Topics(
     (
@@ -53,11 +54,19 @@ class Served:
 
     async def started(self, topic: str = "t", worker: str = "w1", **limits: Any) -> dict[str, Any]:
         """A job that a worker has begun: its delivery."""
-        await self.introduce(worker)
         await self.client.submit(topic, **limits)
+        return await self.start(worker)
+
+    async def start(self, worker: str = "w1") -> dict[str, Any]:
+        """The first job there is, begun by a worker: its delivery."""
+        await self.introduce(worker)
         taken = await self.work("claim", worker=worker, wait_s=5, start=True)
         delivery: dict[str, Any] = taken["deliveries"][0]
         return delivery
+
+    async def succeed(self, delivery: dict[str, Any], result: Any = None) -> None:
+        outcome = {"job_id": delivery["job_id"], "fence": delivery["fence"], "outcome": "succeeded", "result": result}
+        await self.work("complete", worker="w1", outcomes=[outcome])
 
 
 @contextlib.asynccontextmanager
@@ -66,18 +75,26 @@ async def serving(directory: Path, *, api_key: str | None = None, **settings: An
     async with running(chosen) as plane:
         gateway = build(plane, api_key=api_key)
         listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-        config = uvicorn.Config(gateway, loop="none", http="httptools", log_config=None, lifespan="off")
+        config = uvicorn.Config(gateway, loop="none", http=Protocol, log_config=None, lifespan="off")
         server = _Server(config)
         task = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:
             await asyncio.sleep(0.005)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=20) as http:
+        # Without TLS: reading certificates that nobody asks for would take longer than most tests.
+        async with httpx2.AsyncClient(base_url=url, trust_env=False, verify=False, timeout=20) as http:
             async with AsyncClient(url, api_key=api_key or "") as client:
                 yield Served(plane, gateway, url, http, client)
         gateway.drain()
-        server.should_exit = True
-        await task
+        # Cut short: uvicorn's own farewell waits twice for a tenth of a second, whatever there is to wait for.
+        unanswered = server.server_state.tasks
+        for ending in (task, *unanswered):
+            ending.cancel()
+        await asyncio.gather(task, *unanswered, return_exceptions=True)
+        for accepting in server.servers:
+            accepting.close()
+        for connection in tuple(server.server_state.connections):
+            connection.transport.close()
         listener.close()
 
 

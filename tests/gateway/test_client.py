@@ -119,3 +119,31 @@ async def test_read_is_repeated_until_the_plane_is_back(served: Served) -> None:
             with pytest.raises(errors.PlaneUnavailable):  # without a key nobody knows whether it was stored
                 await client.submit("t")
             assert dropped == 1
+
+
+async def test_run_submits_and_returns_the_job_that_has_ended(served: Served) -> None:
+    running = asyncio.create_task(served.client.run("t", {"n": 1}, timeout=20))
+    delivery = await served.start()
+    await served.succeed(delivery, result={"n": 2})
+
+    ended = await running
+
+    assert (ended.id, ended.state, ended.result) == (delivery["job_id"], "SUCCEEDED", {"n": 2})
+
+
+async def test_run_gives_up_waiting_and_not_the_job(served: Served) -> None:
+    with pytest.raises(TimeoutError):
+        await served.client.run("t", timeout=0.05, idempotency_key="k")
+
+    assert (await served.client.submit("t", idempotency_key="k")).state == "SCHEDULED"
+
+
+async def test_run_again_after_a_lost_answer_is_the_same_job(served: Served) -> None:
+    with pytest.raises(TimeoutError):
+        await served.client.run("t", timeout=0.05, idempotency_key="k")
+    running = asyncio.create_task(served.client.run("t", timeout=20, idempotency_key="k"))
+    delivery = await served.start()
+    await served.succeed(delivery)
+
+    assert (await running).id == delivery["job_id"]
+    assert len((await served.client.list(topic="t")).items) == 1

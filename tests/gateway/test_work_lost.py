@@ -25,6 +25,15 @@ async def test_claim_whose_answer_was_lost_is_answered_again(served: Served) -> 
     assert none["deliveries"] == []
 
 
+async def test_claim_names_as_many_attempts_as_a_worker_may_have(served: Served) -> None:
+    lost = await served.started()
+    others = [{"job_id": f"{n:0128}", "fence": 2**62} for n in range(9_999)]
+
+    none = await served.work("claim", worker="w1", start=True, holding=[ref(lost), *others])
+
+    assert none["deliveries"] == []
+
+
 async def test_claim_that_is_answered_again_has_a_fresh_lease(served: Served) -> None:
     lost = await served.started()
     first = (await served.client.get(lost["job_id"])).lease_until

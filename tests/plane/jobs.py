@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from holdfast.core.effect import Effect
 from holdfast.core.job import Job, JobId, Tenant, step
+from holdfast.core.record import Kind, Record
 from holdfast.core.states import EffectState, Event, Risk, State
 from holdfast.locks.runtime import SystemRuntime
-from holdfast.ports import Change, Store, Submission
+from holdfast.ports import Change, RecordChange, Store, Submission, Transaction
 
 ACME = Tenant("acme")
 OTHER = Tenant("other")
@@ -112,6 +113,16 @@ async def stepped(store: Store, job: Job, event: Event, **changes: Any) -> Job:
     return after
 
 
+def sending(store: Store, job: Job) -> Change:
+    """The job's dispatch, not yet written."""
+    sent = step(job, Event.DISPATCH, now=store.now(), worker="w1", fence=job.fence + 1)
+    return Change(before=job, after=sent, kind="job.dispatched")
+
+
+def cancelling(store: Store, job: Job) -> Change:
+    return Change(before=job, after=step(job, Event.CANCEL, now=store.now()), kind="job.cancelled")
+
+
 async def dispatched(store: Store, worker: str = "w1", fence: int = 7, **changes: Any) -> Job:
     return await stepped(store, await submitted(store, **changes), Event.DISPATCH, worker=worker, fence=fence)
 
@@ -119,3 +130,36 @@ async def dispatched(store: Store, worker: str = "w1", fence: int = 7, **changes
 async def running(store: Store, worker: str = "w1", fence: int = 7, **changes: Any) -> Job:
     waiting = await dispatched(store, worker, fence, **changes)
     return await stepped(store, waiting, Event.START, attempts=waiting.attempts + 1, lease_until=store.now() + 30)
+
+
+def a_record(**changes: Any) -> Record:
+    """A run that has just begun. Ids grow from call to call."""
+    usual = Record(
+        kind=Kind.RUN,
+        tenant=ACME,
+        id=f"{next(_numbers):032x}",
+        state="running",
+        parent="triage",
+        created_at=1000.0,
+        body=b'{"input":1}',
+    )
+    return replace(usual, **changes)
+
+
+def new(*records: Record) -> Transaction:
+    return Transaction(records=[RecordChange(after=record, replaces=0) for record in records])
+
+
+def replacing(record: Record, **changes: Any) -> RecordChange:
+    """To the record's next version."""
+    return RecordChange(after=replace(record, version=record.version + 1, **changes), replaces=record.version)
+
+
+def removing(record: Record) -> RecordChange:
+    return RecordChange(after=record, replaces=record.version, remove=True)
+
+
+async def stored(store: Store, **changes: Any) -> Record:
+    record = a_record(**{"created_at": store.now(), **changes})
+    assert await store.transact([new(record)]) == [True]
+    return record

@@ -1,33 +1,45 @@
-"""A store as each of its kinds: in a file with its writer's thread, in memory, and in a file in place."""
+"""A store as each of its kinds: in a file with its writer's thread, in memory, in a file in place, and in Postgres."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import servers
 
 from holdfast.core.topic import Topic, Topics
 from holdfast.stores import StoreWithBus, open_store
 from plane.jobs import ManualRuntime
+from plane.postgres_schemas import fresh_schema
 
 TOPICS = Topics((Topic(name="quick", lease_s=1.0, dispatch_timeout_s=2.0, running_timeout_s=9.0),))
+TIMEOUT_S = 10.0
+"""Tests share the machine: what is slow is not away."""
 
 
-@pytest.fixture(params=["file", "memory", "inline"])
+@pytest.fixture(params=["file", "memory", "inline", "postgres"])
 def clock(request: pytest.FixtureRequest) -> ManualRuntime:
-    return ManualRuntime(inline=request.param == "inline")
+    clock = ManualRuntime(inline=request.param == "inline")
+    if request.param == "postgres":
+        clock.wall_s = time.time()  # the server's clock is a real one
+    return clock
 
 
 @pytest.fixture
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    in_memory = request.node.callspec.params["clock"] == "memory"
-    return "sqlite:///:memory:" if in_memory else f"sqlite:///{tmp_path / 'plane.db'}"
+def url(request: pytest.FixtureRequest, running: dict[str, servers.Server | None], tmp_path: Path) -> Iterator[str]:
+    kind = request.node.callspec.params["clock"]
+    if kind == "postgres":
+        with fresh_schema(running) as url:
+            yield url
+    else:
+        yield "sqlite:///:memory:" if kind == "memory" else f"sqlite:///{tmp_path / 'plane.db'}"
 
 
 @pytest.fixture
 async def store(clock: ManualRuntime, url: str) -> AsyncIterator[StoreWithBus]:
-    opened = open_store(url, topics=TOPICS, runtime=clock)
+    opened = open_store(url, topics=TOPICS, runtime=clock, timeout_s=TIMEOUT_S)
     await opened.open()
     yield opened
     await opened.close()

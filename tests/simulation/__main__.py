@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from os import cpu_count
+from pathlib import Path
 
-from simulation import lock_mutants, plane_mutants
+from simulation import governed_mutants, lock_mutants, plane_mutants
+from simulation.picture import draw
+from simulation.regressions import seeds_kept
 from simulation.running import STORIES, Tally, run, run_many, shrink
 
 CHUNK = 50
 MUTANT_STORIES_MAX = 1000
+MUTANTS = {"lock": lock_mutants.MUTANTS, "plane": plane_mutants.MUTANTS, "governed": governed_mutants.MUTANTS}
 
 
 def main() -> int:
@@ -27,19 +32,21 @@ def main() -> int:
     replay.add_argument("story", choices=STORIES)
     replay.add_argument("seed", type=int)
     replay.add_argument("--shrink", action="store_true", help="leave out the faults it does not need to fail")
-    commands.add_parser("mutants", help="how soon each mutant is caught, as the table of docs/explanation/proof.md")
+    replay.add_argument("--picture", type=Path, metavar="FILE", help="draw it as well, as SVG")
+    mutants = commands.add_parser("mutants", help="how soon each is caught, as the table of docs/explanation/proof.md")
+    mutants.add_argument("story", nargs="?", choices=MUTANTS, help="those of one kind alone")
     asked = parser.parse_args()
     if asked.command == "mutants":
-        return list_mutants()
+        return list_mutants([asked.story] if asked.story else list(MUTANTS))
     if asked.command == "replay":
-        return tell(asked.story, asked.seed, shrinks=asked.shrink)
+        return tell(asked.story, asked.seed, shrinks=asked.shrink, picture=asked.picture)
     unknown = set(asked.stories) - set(STORIES)
     if unknown:
         parser.error(f"no such story: {', '.join(sorted(unknown))}; there are {', '.join(STORIES)}")
     return max(hunt(kind, range(asked.first, asked.first + asked.seeds)) for kind in asked.stories or STORIES)
 
 
-def tell(kind: str, seed: int, *, shrinks: bool) -> int:
+def tell(kind: str, seed: int, *, shrinks: bool, picture: Path | None) -> int:
     ending = run(kind, seed, tells=True)
     without: frozenset[int] = frozenset()
     if shrinks and ending.violation is not None:
@@ -48,27 +55,31 @@ def tell(kind: str, seed: int, *, shrinks: bool) -> int:
     left_out = f", {len(without)} of them left out" if without else ""
     print(f"\n{kind} {seed}: digest {ending.digest}, {ending.steps} steps, {len(ending.faults)} faults{left_out}")
     print(f"BROKEN {ending.violation}" if ending.violation else "every promise was kept")
+    if picture is not None:
+        draw(kind, seed, picture, without=without)
+        print(f"drawn in {picture}")
     return 1 if ending.violation else 0
 
 
 def hunt(kind: str, seeds: range) -> int:
     total = Tally()
     began = time.monotonic()
-    chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
+    chunks: list[Sequence[int]] = [seeds_kept(kind)]
+    chunks += [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
     with ProcessPoolExecutor(cpu_count()) as pool:
         for tally in pool.map(run_many, repeat(kind), chunks):
             total.merge(tally)
-            show(kind, total, len(seeds), time.monotonic() - began)
+            show(kind, total, sum(map(len, chunks)), time.monotonic() - began)
     print()
     for ending in total.violations:
         print(f"{ending.violation}\n    {ending.replay}")
     return 1 if total.violations else 0
 
 
-def list_mutants() -> int:
+def list_mutants(kinds: Sequence[str]) -> int:
     print("| wrong | in a story of | breaks | seen as | stories until then |\n|---|---|---|---|---|")
-    for kind, mutants in (("lock", lock_mutants.MUTANTS), ("plane", plane_mutants.MUTANTS)):
-        for mutant in mutants:
+    for kind in kinds:
+        for mutant in MUTANTS[kind]:
             with mutant.on():
                 endings = (run(kind, seed) for seed in range(MUTANT_STORIES_MAX))
                 n, caught = next(((n, e) for n, e in enumerate(endings, 1) if e.violation), (0, None))

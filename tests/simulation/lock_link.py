@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
+from unittest.mock import patch
 
 from locks.invariants import Call
 from locks.reference import Reference
@@ -12,6 +13,7 @@ from locks.reference import Reference
 from holdfast.locks import Unavailable
 from holdfast.locks.lease import Lease
 from holdfast.locks.port import Busy, Grant, Holder, LockStore, Ownership, Renewal, Standing, WakeCallback
+from simulation.databases import connect
 from simulation.network import Network, Unanswered
 from simulation.world import Process, World
 
@@ -41,6 +43,12 @@ class Witness:
         self.reached: Counter[str] = Counter()
         """What happened in this story, for those who must know that it was not all for nothing."""
         self.broken: list[str] = []
+
+    def open(self, store: Any) -> None:
+        """Open a store of the server's, in a database of its own."""
+        with patch("holdfast.locks.stores.sqlite_writer.apsw.Connection", connect):
+            error = self.network.happen(self.server, store.open)
+        assert error is None, error
 
     def saw(self, sent: Call, answer: Any) -> None:
         self.world.tell("store", f"{sent.verb} for {sent.who}: {answer}")

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from simulation.world import Process, World
 
-LATENCY_S = (0.0002, 0.002)
+LATENCY_S_MIN = 0.0002
+LATENCY_S_SPREAD = 0.0018
 EXPRESS = 0.85
 """Of the calls that nothing happens to, so many take no time: that is a third of the simulator's own work."""
 TIMEOUT_S = 2.0
@@ -130,29 +131,31 @@ class Network:
             asyncio._set_running_loop(running)
 
     def latency(self) -> float:
-        return self.world.chance.uniform(*LATENCY_S)
+        return LATENCY_S_MIN + LATENCY_S_SPREAD * self.world.chance.random()
 
     def _draw(self, what: str) -> Fate:
         mix = self.mix
         if mix is CALM:
             return _USUAL
-        chance = self.world.chance
-        late_s = chance.uniform(0.0, mix.late_s_max)
-        roll = chance.random()
-        for rate, name, fate in (
-            (mix.stall, f"stall {late_s:.2f} s before", Fate(stall_s=late_s)),
-            (mix.lose_request, "lose", Fate(request_s=None)),
-            (mix.lose_reply, "lose the reply to", Fate(reply_s=None)),
-            (mix.late_request, f"delay by {late_s:.2f} s", Fate(request_s=late_s)),
-            (mix.late_reply, f"delay by {late_s:.2f} s the reply to", Fate(reply_s=late_s)),
-            (mix.twice, f"repeat {late_s:.2f} s later", Fate(again_s=late_s)),
-        ):
+        late_s = mix.late_s_max * self.world.chance.random()
+        roll = self.world.chance.random()
+        for rate, make in zip(mix, _FATES, strict=False):
             if roll < rate:
-                return fate if self.inject(f"{name} {what}") else _USUAL
+                words, fate = make(late_s)
+                return fate if self.inject(f"{words} {what}") else _USUAL
             roll -= rate
         return _USUAL
 
 
+_FATES: tuple[Callable[[float], tuple[str, Fate]], ...] = (
+    lambda late_s: (f"stall {late_s:.2f} s before", Fate(stall_s=late_s)),
+    lambda _: ("lose", Fate(request_s=None)),
+    lambda _: ("lose the reply to", Fate(reply_s=None)),
+    lambda late_s: (f"delay by {late_s:.2f} s", Fate(request_s=late_s)),
+    lambda late_s: (f"delay by {late_s:.2f} s the reply to", Fate(reply_s=late_s)),
+    lambda late_s: (f"repeat {late_s:.2f} s later", Fate(again_s=late_s)),
+)
+"""In words and in deed, in the order of the rates of a `Mix`."""
 _USUAL = Fate()
 
 

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import BusUnavailable, StoreUnavailable
 from holdfast.ports import Delivery, JobEvent
 from holdfast.worker.http1 import BrokenExchange, Reply
 from simulation.network import Unanswered
-from simulation.world import Lane, Process
+from simulation.world import Process, here
 
 if TYPE_CHECKING:
     from simulation.plane_story import PlaneStory
-
-
-def here() -> Process:
-    """The process whose step this is."""
-    lane = asyncio.get_running_loop()
-    assert isinstance(lane, Lane)
-    return lane.process
 
 
 class StoreLink:
@@ -107,9 +100,20 @@ class PlaneAddress:
         self._process = here()
         self._turn = story.world.chance.randrange(2)
 
-    async def post(self, path: str, body: bytes, *, login: str = "", within_s: float, key: str = "") -> Reply:
+    async def post(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        login: str = "",
+        within_s: float,
+        key: str = "",
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> Reply:
         node = self._story.planes[self._turn % len(self._story.planes)]
-        request = functools.partial(node.serve, path, body, key)
+        sent_along = {**headers, "idempotency-key": key} if key else headers
+        request = functools.partial(node.serve, path, body, sent_along)
+        asked = self._story.log.ask(path, body, key)
         try:
             reply: Reply = await self._story.network.call(
                 self._process, node.process, path, request, timeout_s=within_s, at_length=True
@@ -117,6 +121,7 @@ class PlaneAddress:
         except Unanswered as error:
             self._turn += 1
             raise BrokenExchange("no answer") from error
+        self._story.log.answer(asked, reply)
         return reply
 
     def close(self) -> None:

@@ -14,13 +14,15 @@ from holdfast.core.recovery import NOTHING, Action, Remedy, recover
 from holdfast.core.states import State
 from holdfast.errors import BusUnavailable
 from holdfast.flow import execute, record
-from holdfast.flow.dispatch import Dispatched, Dispatcher
+from holdfast.flow.cancel import cancel, cancelling
+from holdfast.flow.dispatch import Dispatched, Dispatcher, Sending
 from holdfast.flow.execute import Standing
 from holdfast.flow.record import End
 from holdfast.flow.submit import Submitter
 from holdfast.ports import Accepted, Change, Delivery
+from holdfast.stores.rows import values_anew
 from holdfast.stores.sqlite_jobs import Ledger
-from holdfast.stores.sqlite_rows import REPLACE_JOB, values_anew
+from holdfast.stores.sqlite_rows import REPLACE_JOB
 from simulation.mutant import Mutant
 
 # -- the store ---------------------------------------------------------------------------------------
@@ -80,14 +82,20 @@ async def _publish_first(self: Dispatcher, job: Job, worker: str) -> Dispatched:
         return Dispatched.MOVED_ON
     change = self._dispatching(job, worker, job.fence + 1)
     await self._publish(change)
-    [written] = await self._write([change])
+    [written] = await self._write([Sending(change)])
     return written
 
 
-async def _publish_whatever(self: Dispatcher, changes: Sequence[Change]) -> list[Dispatched]:
+async def _publish_whatever(self: Dispatcher, sendings: Sequence[Sending]) -> list[Dispatched]:
     """A write that fails is taken for done."""
-    outcomes = await _write(self, changes)
+    outcomes = await _write(self, sendings)
     return [Dispatched.SENT if outcome is Dispatched.UNANSWERED else outcome for outcome in outcomes]
+
+
+async def _hand_over_apart(self: Dispatcher, sendings: Sequence[Sending]) -> list[bool]:
+    """The start after the dispatch, not together with it: by its version alone it fits another's dispatch too."""
+    starts = [handover.start for _, handover in sendings if handover]
+    return (await self._store.apply([*(change for change, _ in sendings), *starts]))[: len(sendings)]
 
 
 _dispatching, _write = Dispatcher._dispatching, Dispatcher._write
@@ -132,6 +140,11 @@ async def _accept_late(job: Job, outcome: Any, *, store: Any, telemetry: Any) ->
     return Standing(job.id, ended)
 
 
+async def _thank_the_late(job: Job, outcome: Any, **_: Any) -> Standing:
+    """Answered as accepted, and forgotten."""
+    return Standing(job.id, job)
+
+
 _start, _conclude = execute._start, record.conclude
 
 # -- submit ------------------------------------------------------------------------------------------
@@ -143,6 +156,17 @@ async def _acknowledge_first(self: Submitter, orders: Sequence[Any]) -> list[Any
     with suppress(Exception):
         await self._store.submit(submissions)
     return [Accepted(submission.job, repeated=False) for submission in submissions]
+
+
+# -- cancel ------------------------------------------------------------------------------------------
+
+
+async def _promise_to_cancel(tenant: Any, job_id: Any, reason: str, *, store: Any, version: int | None = None) -> Job:
+    """Answered as done, without a look at whether the write found its version: it did not."""
+    job = await store.get_job(tenant, job_id)
+    if job.is_terminal:
+        return await cancel(tenant, job_id, reason, store=store, version=version)
+    return cancelling(job, reason, now=store.now()).after
 
 
 # -- recover -----------------------------------------------------------------------------------------
@@ -193,16 +217,19 @@ MUTANTS = (
     Mutant("neither roll back nor recover what was dispatched", "J8", {f"{_DISPATCHER}._roll_back": _never_roll_back, _RECOVER: _recover_not_dispatched}),
     Mutant("publish before the state is written", "J3", {f"{_DISPATCHER}._dispatch_locked": _publish_first}),
     Mutant("publish whatever became of the write", "J3", {f"{_DISPATCHER}._write": _publish_whatever}),
+    Mutant("hand over what another has dispatched", "J1", {f"{_DISPATCHER}._write_together": _hand_over_apart}),
     Mutant("run what was not claimed", "J6", {"holdfast.flow.execute._start": _start_unasked}),
     Mutant("run stale deliveries unclaimed", "J6", {"holdfast.flow.execute._fits": _fits_always, "holdfast.flow.execute._start": _start_unasked}),
     Mutant("charge for handing back", "J4", {"holdfast.flow.record.conclude": _conclude_at_cost}),
     Mutant("let late results overwrite the end", "J2", {"holdfast.flow.record._answer_late": _accept_late}),
+    Mutant("say yes to what comes too late", "H1", {"holdfast.flow.record._answer_late": _thank_the_late}),
+    Mutant("answer a cancel that was not written", "H1", {"holdfast.gateway.jobs.cancel": _promise_to_cancel}),
     Mutant("acknowledge before the commit", "J11", {"holdfast.flow.submit.Submitter.submit": _acknowledge_first}),
     Mutant("no reconciler", "J8", {"holdfast.reconciler.Reconciler.tick": _rest}),
     Mutant("no rule for what runs", "J8", {_RECOVER: _recover_not_running}),
-    Mutant("an index that forgets live jobs", "J8", {"holdfast.stores.sqlite_jobs._look_at": _look_never}),
-    Mutant("take jobs away from those who work", "J10", {_RECOVER: _recover_eagerly, "holdfast.stores.sqlite_jobs._look_at": lambda job, topic_of: None if job.is_terminal else 0.0}),
-    Mutant("repeat every effect", "P9", {"holdfast.stores.sqlite_effects.rule_on_repeat": _repeat_always}),
+    Mutant("an index that forgets live jobs", "J8", {"holdfast.stores.sqlite_jobs.look_at": _look_never}),
+    Mutant("take jobs away from those who work", "J10", {_RECOVER: _recover_eagerly, "holdfast.stores.sqlite_jobs.look_at": lambda job, topic_of: None if job.is_terminal else 0.0}),
+    Mutant("repeat every effect", "P9", {"holdfast.stores.effects.rule_on_repeat": _repeat_always}),
     Mutant("pay without the ledger", "P9", {"holdfast.worker.context.Job.once": _pay_without_asking}),
     Mutant("settle a delivery before it is claimed", "J11", {"holdfast.flow.execute.claim": _settle_first}),
 )  # fmt: skip

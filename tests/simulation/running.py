@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from simulation.governed_story import GovernedStory
 from simulation.lock_story import LockStory
 from simulation.network import Network
 from simulation.plane_story import PlaneStory
@@ -28,6 +29,7 @@ STORIES: dict[str, Callable[..., Story]] = {
     "lock": LockStory,
     "plane": PlaneStory,
     "calm": functools.partial(PlaneStory, calm=True),
+    "governed": GovernedStory,
 }
 """Each kind of story, by the name it is replayed under."""
 

@@ -17,6 +17,7 @@ DETECTED_WITHIN = 300
 REACHED = {
     "attempt.refused",
     "cancel",
+    "disk full",
     "dispatch.rolled_back",
     "effect.resolved",
     "effect.unknown",

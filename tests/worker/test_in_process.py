@@ -114,7 +114,7 @@ async def test_worker_whose_handler_stops_in_time_lives_on(tmp_path: Path) -> No
             job = await client.wait_ended(job_id)
             assert marks(file)[-1][0] == "lost:lost"  # before the plane could give it to anybody else
             assert worker.returncode is None
-            to_plane.blocked = False
+            to_plane.reopen()
             await client.run("echo.async", 1)
 
     assert job["error"]["code"] == "lease-expired-no-attempts-left"
@@ -131,7 +131,7 @@ async def test_deadline_of_a_handler_that_has_stopped_is_nobody_elses(tmp_path: 
             to_plane.blocked = True
             await wait_marked(file, "lost:lost")
             await wait_marked(other, "ended")
-            to_plane.blocked = False
+            to_plane.reopen()
             job = await client.wait_ended(longer)
             assert worker.returncode is None
 

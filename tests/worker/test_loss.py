@@ -7,13 +7,15 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from worker_plane import LEASE_S, TASKS, connected, marks, plane, runs, stop_process, wait_marked, worker_process
 
 from holdfast.worker import serving
 
 
-async def test_handler_is_dead_before_its_lease_can_expire(tmp_path: Path) -> None:
+async def test_handler_is_dead_before_its_lease_can_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One C call that never gives up the GIL; the plane is gone, so nobody can renew."""
+    monkeypatch.setattr("holdfast.worker.supervisor.SETTLE_S", 0.1)  # there is nobody to hear of its end
     file = tmp_path / "marks"
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(30):

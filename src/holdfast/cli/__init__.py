@@ -5,13 +5,19 @@ from __future__ import annotations
 import click
 
 from holdfast import __version__
+from holdfast.cli.approval import approval
 from holdfast.cli.dead_letter import dead_letter
 from holdfast.cli.effect import effect
 from holdfast.cli.job import job
 from holdfast.cli.lock import lock
 from holdfast.cli.plane import up
+from holdfast.cli.policy import policy
+from holdfast.cli.run import run
+from holdfast.cli.schedule import schedule
 from holdfast.cli.settings import completion, config
+from holdfast.cli.webhook import webhook
 from holdfast.cli.worker import worker
+from holdfast.cli.workflow import workflow
 
 INTERRUPTED = 130
 
@@ -35,7 +41,22 @@ def cli() -> None:
     """
 
 
-for command in (up, worker, job, dead_letter, effect, lock, config, completion):
+for command in (
+    up,
+    worker,
+    job,
+    workflow,
+    run,
+    approval,
+    dead_letter,
+    effect,
+    schedule,
+    webhook,
+    lock,
+    policy,
+    config,
+    completion,
+):
     cli.add_command(command)
 
 

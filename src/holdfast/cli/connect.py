@@ -59,7 +59,7 @@ class Connection:
 
         self.check()
         try:
-            with Client(self.url.value, api_key=self.api_key, tenant=self.tenant.value) as client:
+            with Client(self.url.value, api_key=self.api_key, tenant=self.tenant.value, actor=actor_given()) as client:
                 yield client
         except HoldfastError as error:
             self.refuse(error, hint)
@@ -89,11 +89,13 @@ class Connection:
 
         match error:
             case errors.VersionMismatch():
-                return "Look again with `holdfast job get`"
+                return f"Look again: {hint}" if hint else "Look again"
             case errors.KeyReused():
                 return "Take a new --key, or repeat the first submission exactly"
             case errors.NotFound() | errors.Conflict():
                 return hint
+            case errors.NotApprover():
+                return "Ask one of those who may, or have them delegate it to you"
             case errors.PlaneUnavailable():
                 return _reach(self.url, applied=error.applied)
             case errors.Unauthorized():
@@ -196,6 +198,11 @@ def connect(context: click.Context, *, profile: str | None, output: str) -> Conn
 def api_key_given() -> str:
     # No option: a flag would be seen by everybody who lists processes.
     return os.environ.get("HOLDFAST_API_KEY", "")  # noqa: TID251
+
+
+def actor_given() -> str:
+    """Who asks, by their own word; empty if they do not say."""
+    return os.environ.get("HOLDFAST_ACTOR", "")  # noqa: TID251
 
 
 def with_plane(command: Callable[..., None]) -> Callable[..., None]:

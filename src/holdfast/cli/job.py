@@ -91,6 +91,10 @@ def with_wait(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--max-attempts", type=click.IntRange(1, 1000), help="[default: the topic's]")
 @click.option("--delay", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Do not start before.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Give up after.")
+@click.option("--session", metavar="TEXT", help="Run it after the other jobs of this session.")
+@click.option("--session-policy", type=click.Choice(["enqueue", "reject", "interrupt", "rollback"]),
+              help="What to do about those that have not ended.  [default: enqueue]")  # fmt: skip
+@click.option("--actor", envvar="HOLDFAST_ACTOR", metavar="NAME", show_envvar=True, help="Who asks for it.")
 @with_wait
 @with_plane
 def submit(
@@ -169,10 +173,10 @@ def watch(connection: Connection, *, job_id: str | None, kinds: tuple[str, ...])
     with connection.plane(hint=_SEE) as client:
         if job_id is None:
             for event in client.watch(kinds=kinds):
-                _print_event(event, connection.output, whose=True)
+                print_event(event, connection.output, whose=True)
             return
         for event in client.watch(job_id, kinds=kinds):
-            _print_event(event, connection.output, whose=False)
+            print_event(event, connection.output, whose=False)
         ended = client.get(job_id)
     _check_success(ended)
 
@@ -257,7 +261,7 @@ def _columns(row: dict[str, Any]) -> Iterator[Column]:
     yield text("version")
 
 
-def _print_event(event: EventView, output: str, *, whose: bool) -> None:
+def print_event(event: EventView, output: str, *, whose: bool) -> None:
     """A line of a stream: nobody knows yet how wide the columns will be."""
     from msgspec import to_builtins  # noqa: PLC0415
 

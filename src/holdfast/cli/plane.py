@@ -36,12 +36,22 @@ def verbosely(words: str) -> Callable[[Callable[..., None]], Callable[..., None]
     help="A TOML file with the settings and topics of the plane.",
 )  # fmt: skip
 @click.option("--store", metavar="URL", help="Where jobs are kept.  [default: HOLDFAST_STORE, sqlite:///holdfast.db]")
+@click.option(
+    "--bus", metavar="URL", help="What carries jobs to workers: nats://…  [default: HOLDFAST_BUS, in the store]"
+)
 @click.option("--host", help="Beyond loopback only with HOLDFAST_API_KEY set.  [default: HOLDFAST_HOST, 127.0.0.1]")
 @click.option("--port", type=int, help="0 takes a free one.  [default: HOLDFAST_PORT, 7070]")
 @click.option("--demo", is_flag=True, help="With two workers and a stream of jobs, in a store that goes with it.")
 @verbosely("Log every step of every job.")
 def up(
-    config: Path | None, *, store: str | None, host: str | None, port: int | None, demo: bool, verbose: bool
+    config: Path | None,
+    *,
+    store: str | None,
+    bus: str | None,
+    host: str | None,
+    port: int | None,
+    demo: bool,
+    verbose: bool,
 ) -> None:
     """Run the control plane, until SIGTERM or Ctrl-C.
 
@@ -49,7 +59,7 @@ def up(
     store: it may be killed and started again at any time.
     """
     log_to_stderr(verbose=verbose)
-    flags = {"store": store, "host": host, "port": port}
+    flags = {"store": store, "bus": bus, "host": host, "port": port}
     if demo:
         from holdfast import demo as show  # noqa: PLC0415
 
@@ -99,6 +109,10 @@ Ctrl-C ends it all.""",
     )
 
 
+def _look_at(settings: Settings) -> str:
+    return "Check --store or HOLDFAST_STORE" + (", --bus or HOLDFAST_BUS" if settings.bus else "")
+
+
 def _run(settings: Settings, serving: Coroutine[Any, Any, None]) -> None:
     import uvloop  # noqa: PLC0415
 
@@ -110,9 +124,9 @@ def _run(settings: Settings, serving: Coroutine[Any, Any, None]) -> None:
     except Invalid as error:
         raise Misused(str(error)) from error
     except (HoldfastError, LockError) as error:
-        raise Away(f"{error}. Check --store or HOLDFAST_STORE") from error
+        raise Away(f"{error}. {_look_at(settings)}") from error
     except ValueError as error:
-        raise Misused(f"{error}. Check --store or HOLDFAST_STORE") from error
+        raise Misused(f"{error}. {_look_at(settings)}") from error
     except OSError as error:
         raise Failed(
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}. "

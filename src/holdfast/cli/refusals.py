@@ -48,7 +48,7 @@ class TookTooLong(Refusal):
     exit_code = 6
 
 
-_BY_CODE = {"idempotency-key-reused": Clash}
+_BY_CODE = {"idempotency-key-reused": Clash, "not-an-approver": Clash}
 _BY_STATUS = {401: Away, 404: Absent, 409: Clash, 412: Clash, 423: Clash, 429: Away}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
@@ -27,6 +27,8 @@ class Limits(TypedDict, total=False):
     max_attempts: int
     delay_s: float
     timeout_s: float
+    session: str
+    session_policy: str
 
 
 class JobsWanted(TypedDict, total=False):
@@ -68,39 +70,53 @@ class Ask(Generic[T]):
 
 
 def submit(
-    topic: str, payload: Any = None, *, idempotency_key: str | None = None, **limits: Unpack[Limits]
+    topic: str,
+    payload: Any = None,
+    *,
+    idempotency_key: str | None = None,
+    actor: str = "",
+    **limits: Unpack[Limits],
 ) -> Ask[api.JobView]:
     """Durable when it returns. With a key, the same submission again gives the same job."""
     new = api.NewJob(topic=topic, payload=payload, idempotency_key=idempotency_key, **limits)
-    return _post("/v1/jobs", _as(api.JobView), new, repeatable=idempotency_key is not None)
+    headers = {"holdfast-actor": actor} if actor else {}
+    return post_ask("/v1/jobs", read_as(api.JobView), new, headers=headers, repeatable=idempotency_key is not None)
+
+
+def submit_and_wait(
+    topic: str, payload: Any, *, idempotency_key: str, wait_s: float, **limits: Unpack[Limits]
+) -> Ask[api.JobView]:
+    """The job when it has ended, or as it is after `wait_s`."""
+    asked = submit(topic, payload, idempotency_key=idempotency_key, **limits)
+    return replace(asked, query=[("wait", str(wait_s))], answer_s=ANSWER_S + wait_s)
 
 
 def submit_many(jobs: Sequence[api.NewJob]) -> Ask[Sequence[api.Submitted]]:
     """One answer per job, in order; a bad one does not fail the others."""
     keyed = all(new.idempotency_key is not None for new in jobs)
-    read = _as(api.SubmittedJobs)
-    return _post("/v1/jobs:batch", lambda raw: read(raw).jobs, api.NewJobs(jobs=list(jobs)), repeatable=keyed)
+    read = read_as(api.SubmittedJobs)
+    return post_ask("/v1/jobs:batch", lambda raw: read(raw).jobs, api.NewJobs(jobs=list(jobs)), repeatable=keyed)
 
 
 def get(job_id: str) -> Ask[api.JobView]:
-    return _get(f"/v1/jobs/{_part(job_id)}", _as(api.JobView))
+    return get_ask(f"/v1/jobs/{part(job_id)}", read_as(api.JobView))
 
 
 def get_later(job_id: str, wait_s: float) -> Ask[api.JobView]:
     """The job when it is terminal, or as it is after `wait_s`."""
-    return _get(f"/v1/jobs/{_part(job_id)}", _as(api.JobView), ("wait", wait_s), answer_s=ANSWER_S + wait_s)
+    return get_ask(f"/v1/jobs/{part(job_id)}", read_as(api.JobView), ("wait", wait_s), answer_s=ANSWER_S + wait_s)
 
 
 def list_jobs(**wanted: Unpack[JobsWanted]) -> Ask[api.JobPage]:
     """A page of jobs, newest first."""
     labels = [("label", f"{name}={value}") for name, value in wanted.get("labels", {}).items()]
     names = ("state", "topic", "worker", "cursor", "limit")
-    return _get("/v1/jobs", _as(api.JobPage), *((name, wanted.get(name)) for name in names), *labels)
+    return get_ask("/v1/jobs", read_as(api.JobPage), *((name, wanted.get(name)) for name in names), *labels)
 
 
 def list_events(job_id: str, *, cursor: str | None = None, limit: int = 100) -> Ask[api.EventPage]:
     """A page of a job's history, oldest first."""
-    return _get(f"/v1/jobs/{_part(job_id)}/events", _as(api.EventPage), ("cursor", cursor), ("limit", limit))
+    return get_ask(f"/v1/jobs/{part(job_id)}/events", read_as(api.EventPage), ("cursor", cursor), ("limit", limit))
 
 
 def cancel(job_id: str, *, reason: str = "", version: int | None = None) -> Ask[api.JobView]:
@@ -108,58 +124,58 @@ def cancel(job_id: str, *, reason: str = "", version: int | None = None) -> Ask[
     body = api.CancelJob(reason=reason)
     headers = {} if version is None else {"if-match": f'"{version}"'}
     # Repeated under a version, it would be refused because of its own first success.
-    path, repeatable = f"/v1/jobs/{_part(job_id)}:cancel", version is None
-    return _post(path, _as(api.JobView), body, headers=headers, repeatable=repeatable)
+    path, repeatable = f"/v1/jobs/{part(job_id)}:cancel", version is None
+    return post_ask(path, read_as(api.JobView), body, headers=headers, repeatable=repeatable)
 
 
 def retry(job_id: str) -> Ask[api.JobView]:
     """A new job like this one, which ended badly. However often it is said, it happens once."""
-    return _post(f"/v1/jobs/{_part(job_id)}:retry", _as(api.JobView), repeatable=True)
+    return post_ask(f"/v1/jobs/{part(job_id)}:retry", read_as(api.JobView), repeatable=True)
 
 
 def dead_letters(*, cursor: str | None = None, limit: int = 100) -> Ask[api.DeadLetterPage]:
     """A page of dead letters, newest first, without their events."""
-    return _get("/v1/dead-letters", _as(api.DeadLetterPage), ("cursor", cursor), ("limit", limit))
+    return get_ask("/v1/dead-letters", read_as(api.DeadLetterPage), ("cursor", cursor), ("limit", limit))
 
 
 def dead_letter(number: int) -> Ask[api.DeadLetterView]:
-    return _get(f"/v1/dead-letters/{number}", _as(api.DeadLetterView))
+    return get_ask(f"/v1/dead-letters/{number}", read_as(api.DeadLetterView))
 
 
 def replay(number: int) -> Ask[api.JobView]:
     """The job of a dead letter anew. However often it is said, it happens once."""
-    return _post(f"/v1/dead-letters/{number}:replay", _as(api.JobView), repeatable=True)
+    return post_ask(f"/v1/dead-letters/{number}:replay", read_as(api.JobView), repeatable=True)
 
 
 def effects(*, state: str | None = None, job_id: str | None = None, limit: int = 100) -> Ask[api.Effects]:
-    return _get("/v1/effects", _as(api.Effects), ("state", state), ("job", job_id), ("limit", limit))
+    return get_ask("/v1/effects", read_as(api.Effects), ("state", state), ("job", job_id), ("limit", limit))
 
 
 def resolve_effect(job_id: str, key: str, found: api.ResolveEffect) -> Ask[api.EffectView]:
     """Say what became of an unknown effect."""
-    return _post(f"/v1/effects/{_part(job_id)}/{_part(key)}:resolve", _as(api.EffectView), found)
+    return post_ask(f"/v1/effects/{part(job_id)}/{part(key)}:resolve", read_as(api.EffectView), found)
 
 
 def workers() -> Ask[api.Workers]:
-    return _get("/v1/workers", _as(api.Workers))
+    return get_ask("/v1/workers", read_as(api.Workers))
 
 
 def drain(worker: str) -> Ask[None]:
     """Give the worker nothing more."""
-    return _post(f"/v1/workers/{_part(worker)}:drain", lambda _: None, repeatable=True)
+    return post_ask(f"/v1/workers/{part(worker)}:drain", lambda _: None, repeatable=True)
 
 
 def locks(*, family: str | None = None, cursor: str | None = None, limit: int = 100) -> Ask[api.LocksPage]:
     """A page of held locks, in key order; of one lock class, if `family` names it."""
-    return _get("/v1/locks", _as(api.LocksPage), ("family", family), ("cursor", cursor), ("limit", limit))
+    return get_ask("/v1/locks", read_as(api.LocksPage), ("family", family), ("cursor", cursor), ("limit", limit))
 
 
-def _get(path: str, read: Read[T], *query: tuple[str, object], answer_s: float = ANSWER_S) -> Ask[T]:
+def get_ask(path: str, read: Read[T], *query: tuple[str, object], answer_s: float = ANSWER_S) -> Ask[T]:
     given = [(name, str(value)) for name, value in query if value is not None]
     return Ask(method="GET", path=path, read=read, query=given, answer_s=answer_s, repeatable=True)
 
 
-def _post(
+def post_ask(
     path: str,
     read: Read[T],
     body: msgspec.Struct | None = None,
@@ -171,9 +187,9 @@ def _post(
 
 
 @cache
-def _as(reply: type[T]) -> Read[T]:
+def read_as(reply: type[T]) -> Read[T]:
     return msgspec.json.Decoder(reply).decode
 
 
-def _part(text: str) -> str:
+def part(text: str) -> str:
     return quote(text, safe="")

@@ -23,14 +23,20 @@ KEEP_S = 3.0
 connection just being closed may or may not have been obeyed."""
 
 
-def options(url: str, api_key: str, tenant: str) -> dict[str, Any]:
+def options(url: str, api_key: str, tenant: str, actor: str) -> dict[str, Any]:
     """What both kinds of httpx client are made with."""
     headers = {"holdfast-tenant": tenant}
+    if actor:
+        headers["holdfast-actor"] = actor
     if api_key:
         headers["authorization"] = f"Bearer {api_key}"
     limits = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=KEEP_S)
     # A plane is a neighbour: the environment's proxies are for the world outside.
-    return {"base_url": url, "headers": headers, "timeout": ANSWER_S, "limits": limits, "trust_env": False}
+    # Without TLS there is nothing to verify, and reading the certificates takes longer than most requests.
+    verify = not url.startswith("http://")
+    return {
+        "base_url": url, "headers": headers, "timeout": ANSWER_S, "limits": limits, "trust_env": False, "verify": verify,
+    }  # fmt: skip
 
 
 def read(ask: Ask[T], response: httpx2.Response) -> T:
@@ -63,6 +69,7 @@ def _error(told: api.Problem, retry_after: str) -> HoldfastError:
     error.args = (told.detail or told.title,)
     values = {"status": told.status, "code": told.code or known.code, "retryable": told.retryable}
     values |= {"job_id": told.job_id, "current_fence": told.current_fence, "applied": None}
+    values |= {"decided_by": told.decided_by, "decision": told.decision, "decided_at": told.decided_at}
     values["retry_after_s"] = float(retry_after) if retry_after.isdecimal() else 0.0
     for name, value in values.items():
         setattr(error, name, value)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 import httpx2
 
 from holdfast import api
+from holdfast.api.runs import RunView
 from holdfast.client import asks, replies
 from holdfast.client.verbs import Verbs
-from holdfast.client.waiting import PAUSE_S, SILENCE_S, Outage, Waiting, Watching
+from holdfast.client.waiting import LONG_POLL_S, PAUSE_S, SILENCE_S, Outage, Waiting, Watching, for_job, for_run
 from holdfast.core.states import TERMINAL
 from holdfast.errors import HoldfastError
 from holdfast.locks.runtime import SYSTEM
 
 T = TypeVar("T")
+W = TypeVar("W", api.JobView, RunView)
 
 
 class Client(Verbs):
@@ -25,9 +27,10 @@ class Client(Verbs):
         *,
         api_key: str = "",
         tenant: str = "default",
+        actor: str = "",
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
-        self._http = httpx2.Client(**replies.options(url, api_key, tenant), transport=transport)
+        self._http = httpx2.Client(**replies.options(url, api_key, tenant, actor), transport=transport)
 
     def __enter__(self) -> Self:
         return self
@@ -49,27 +52,67 @@ class Client(Verbs):
                 error = refused
             SYSTEM.sleep(tries.pause_after(error))
 
+    def run(
+        self,
+        topic: str,
+        payload: Any = None,
+        *,
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+        **limits: Unpack[asks.Limits],
+    ) -> api.JobView:
+        """Submit and wait for the end, in one request if it does not take long. Raises `TimeoutError`.
+
+        Without a key it gets a random one: a lost answer does not make two jobs.
+        """
+        until = None if timeout is None else SYSTEM.now() + timeout
+        job = self.ask(
+            asks.submit_and_wait(
+                topic,
+                payload,
+                idempotency_key=idempotency_key or SYSTEM.token(),
+                wait_s=LONG_POLL_S if timeout is None else min(LONG_POLL_S, timeout),
+                **limits,
+            )
+        )
+        if job.state in TERMINAL:
+            return job
+        return self.wait(job.id, None if until is None else until - SYSTEM.now())
+
     def wait(self, job_id: str, timeout: float | None = None) -> api.JobView:
         """The job once it is terminal. Outlives a restart of the plane. Raises `TimeoutError`."""
-        now = SYSTEM.now
-        waiting, outage = Waiting(job_id, timeout, now()), Outage()
+        return self._wait(for_job(job_id, timeout, SYSTEM.now()))
+
+    def wait_run(self, run_id: str, timeout: float | None = None) -> RunView:
+        """The run once it has ended. Outlives a restart of the plane. Raises `TimeoutError`."""
+        return self._wait(for_run(run_id, timeout, SYSTEM.now()))
+
+    def _wait(self, waiting: Waiting[W]) -> W:
+        now, outage = SYSTEM.now, Outage()
         while True:
             try:
-                job = self.ask(waiting.ask(now()))
+                found = self.ask(waiting.ask(now()))
             except HoldfastError as error:
                 pause_s = outage.pause_after(error, now())
             else:
-                if job.state in TERMINAL:
-                    return job
+                if waiting.is_over(found):
+                    return found
                 outage.reached()
-                pause_s = waiting.pause_after(job, now())
+                pause_s = waiting.pause_after(found, now())
             SYSTEM.sleep(SYSTEM.jitter(pause_s))
 
     def watch(
         self, job_id: str | None = None, *, kinds: Sequence[str] = (), after: int | None = None
     ) -> Iterator[api.EventView]:
         """Events as they happen, none left out, over reconnections. Of one job: from its beginning to its end."""
-        watching, outage = Watching(job_id, kinds, after), Outage()
+        yield from self._watch(Watching(job_id, kinds, after))
+
+    def watch_run(self, run_id: str, *, after: int | None = None) -> Iterator[api.EventView]:
+        """What happens to a run and its jobs, from its beginning to its end."""
+        yield from self._watch(Watching(None, (), after, run_id=run_id))
+
+    def _watch(self, watching: Watching) -> Iterator[api.EventView]:
+        outage = Outage()
         while not watching.ended:
             pause_s = PAUSE_S
             try:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 import httpx2
 import msgspec
 
 from holdfast import api
-from holdfast.client import asks
+from holdfast.api.runs import RunView
+from holdfast.client import asks, run_asks
 from holdfast.core.states import TERMINAL
 from holdfast.errors import HoldfastError
 
@@ -18,6 +21,7 @@ SILENCE_S = 40.0
 OUTAGE_S = 30.0
 """A plane that was reached before may be away for so long, as while it is restarted."""
 PAUSE_S = 1.0
+_RUN_ENDS = ("run.succeeded", "run.failed", "run.cancelled", "run.timeout")
 
 
 class Outage:
@@ -39,35 +43,59 @@ class Outage:
         return PAUSE_S
 
 
-class Waiting:
-    """One wait for the end of a job."""
+class _Ending(Protocol):
+    @property
+    def state(self) -> str: ...
 
-    def __init__(self, job_id: str, timeout: float | None, now: float) -> None:
-        self._job_id = job_id
+
+T = TypeVar("T", bound=_Ending)
+
+
+class Waiting(Generic[T]):
+    """One wait for the end of a job or a run, which `later` asks for."""
+
+    def __init__(self, what: str, later: Callable[[float], asks.Ask[T]], timeout: float | None, now: float) -> None:
+        self._what = what
+        self._later = later
         self._until = float("inf") if timeout is None else now + timeout
         self._asked_until = now
 
-    def ask(self, now: float) -> asks.Ask[api.JobView]:
+    def ask(self, now: float) -> asks.Ask[T]:
         wait_s = min(LONG_POLL_S, max(0.0, self._until - now))
         self._asked_until = now + wait_s
-        return asks.get_later(self._job_id, wait_s)
+        return self._later(wait_s)
 
-    def pause_after(self, job: api.JobView, now: float) -> float:
-        """How long to wait before the job is asked for again. Raises `TimeoutError`."""
+    def is_over(self, found: T) -> bool:
+        # Runs end in the same states as jobs, written smaller.
+        return found.state.upper() in TERMINAL
+
+    def pause_after(self, found: T, now: float) -> float:
+        """How long to wait before it is asked for again. Raises `TimeoutError`."""
         if now >= self._until:
-            raise TimeoutError(f"job {self._job_id} is still {job.state}")
+            raise TimeoutError(f"{self._what} is still {found.state}")
         # Answered before its time: the plane is shutting down, and would do so again at once.
         return PAUSE_S if now < self._asked_until else 0.0
+
+
+def for_job(job_id: str, timeout: float | None, now: float) -> Waiting[api.JobView]:
+    return Waiting(f"job {job_id}", partial(asks.get_later, job_id), timeout, now)
+
+
+def for_run(run_id: str, timeout: float | None, now: float) -> Waiting[RunView]:
+    return Waiting(f"run {run_id}", partial(run_asks.get_run_later, run_id), timeout, now)
 
 
 class Watching:
     """A subscription's place in the stream of events, kept over reconnections."""
 
-    def __init__(self, job_id: str | None, kinds: Sequence[str], after: int | None) -> None:
+    def __init__(
+        self, job_id: str | None, kinds: Sequence[str], after: int | None, *, run_id: str | None = None
+    ) -> None:
         self._job_id = job_id
+        self._run_id = run_id
         self._kinds = kinds
         # A job's history is short and wanted whole; everybody's begins now.
-        self._after = 0 if after is None and job_id is not None else after
+        self._after = 0 if after is None and (job_id or run_id) else after
         self._message: dict[str, str] = {}
         self.ended = False
 
@@ -76,7 +104,12 @@ class Watching:
         self._message = {}
         # The end of a job must be heard, whatever kinds are wanted.
         kinds = () if self._job_id is not None else self._kinds
-        given = [("job", self._job_id), ("after", self._after), *(("kind", kind) for kind in kinds)]
+        given = [
+            ("job", self._job_id),
+            ("run", self._run_id),
+            ("after", self._after),
+            *(("kind", kind) for kind in kinds),
+        ]
         return httpx2.QueryParams([(name, value) for name, value in given if value is not None])
 
     def hear(self, line: str) -> api.EventView | None:
@@ -94,9 +127,14 @@ class Watching:
             self.ended = self._job_id is not None and gap.reason == "pruned"
         elif "data" in message:
             event = msgspec.json.decode(message["data"], type=api.EventView)
-            self.ended = self._job_id is not None and event.state in TERMINAL
+            self.ended = self._is_last(event)
             return event if self._wants(event.kind) else None
         return None
+
+    def _is_last(self, event: api.EventView) -> bool:
+        if self._run_id is not None:
+            return not event.job_id and event.kind in _RUN_ENDS
+        return self._job_id is not None and event.state in TERMINAL
 
     def _wants(self, kind: str) -> bool:
         return not self._kinds or any(

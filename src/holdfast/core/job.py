@@ -72,6 +72,18 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The job of which this is another round, however many there were before; see `origin`."""
     trace: str
     """The W3C traceparent it was submitted with; empty if none."""
+    actor: str = ""
+    """Who asked for it, by the name the caller gave; empty if none."""
+    session: str = ""
+    """Jobs of one session of a tenant are run one after the other; empty: with no regard to others."""
+    run: str = ""
+    """The run it belongs to; empty if none."""
+    step: str = ""
+    """The step of the run, `name` or `name[item]`."""
+    decision: dict[str, Any] | None = None
+    """The policy's last word on it: `action`, `rule`, `policy` (version) and what else it asks for."""
+    approval: str = ""
+    """The approval it waits for, or that let it run; empty if none was required."""
 
     @property
     def is_terminal(self) -> bool:

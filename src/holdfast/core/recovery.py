@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple, assert_never
 
+from holdfast.core.decision import EXPIRES_S
 from holdfast.core.job import Job
 from holdfast.core.states import Event, State
 from holdfast.core.topic import Topic
@@ -72,7 +73,7 @@ def recover(job: Job, topic: Topic, *, now: float) -> Action:
             stale = now - job.since >= topic.pending_timeout_s
             return Action(Remedy.DECIDE, "decision-lost") if stale else NOTHING
         case State.APPROVAL_REQUIRED:
-            expired = now - job.since >= topic.approval_timeout_s
+            expired = now >= _approval_expires_at(job)
             return Action(Remedy.EXPIRE, "approval-expired") if expired else NOTHING
         case State.SCHEDULED:
             stale = now - max(job.since, job.not_before) >= SCHEDULED_STALE_S
@@ -98,6 +99,13 @@ def requeue(job: Job, reason: str) -> Action:
     return Action(Remedy.REQUEUE, reason)
 
 
+def _approval_expires_at(job: Job) -> float:
+    """As the approval has it, which the job's decision repeats."""
+    told = (job.decision or {}).get("approval", {})
+    expires_at: float = told.get("expires_at", job.since + EXPIRES_S)
+    return expires_at
+
+
 def _recover_running(job: Job, topic: Topic, now: float) -> Action:
     if now >= job.lease_until:
         if job.cancel_requested:
@@ -117,7 +125,7 @@ def next_look(job: Job, topic: Topic, *, now: float) -> float:
         case State.PENDING:
             limits.append(job.since + topic.pending_timeout_s)
         case State.APPROVAL_REQUIRED:
-            limits.append(job.since + topic.approval_timeout_s)
+            limits.append(_approval_expires_at(job))
         case State.SCHEDULED:
             limits.append(max(job.since, job.not_before) + SCHEDULED_STALE_S)
         case State.DISPATCHED:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from holdfast.core.retry import Backoff
+from holdfast.core.schema import Schema
 from holdfast.core.states import Risk
 
 REMEMBERED_MAX = 1024
@@ -25,7 +26,16 @@ class Topic:
     backoff: Backoff = field(default_factory=Backoff)
     pending_timeout_s: float = 60.0
     """How long a decision may take before the replayer asks again."""
-    approval_timeout_s: float = 24 * 3600.0
+    schema: Schema | None = None
+    """What payloads must be like; None: as they like."""
+    running_max: int = 0
+    """Jobs of this topic at work at once, of all tenants together; 0: no limit. Of a family: of each topic in it."""
+    live_jobs_max: int = 0
+    """Jobs of this topic that one tenant may have which have not ended; 0: no limit but the tenant's own."""
+
+    def __post_init__(self) -> None:
+        if self.running_max < 0 or self.live_jobs_max < 0:
+            raise ValueError("running_max and live_jobs_max must be 0 or more; 0 is no limit")
 
 
 @dataclass(frozen=True, slots=True)

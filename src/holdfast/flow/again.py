@@ -42,5 +42,6 @@ def order_again(job: Job) -> Order:
         # No caller's key begins with a control character, so none can stand in for this one.
         key=f"\x1fagain:{job.id}",
         trace=job.trace,
+        actor=job.actor,
         replay_of=job.origin,
     )

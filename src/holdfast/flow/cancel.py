@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.core.job import Job, JobId, Tenant, amend, may, step
 from holdfast.core.states import Event, State
 from holdfast.errors import Conflict, VersionMismatch
+from holdfast.flow.gate import apply_changes
 from holdfast.ports import Change, Store
 
 TRIES = 5
@@ -25,16 +26,19 @@ async def cancel(tenant: Tenant, job_id: JobId, reason: str, *, store: Store, ve
             return job
         if not may(job, Event.CANCEL):
             raise Conflict(f"job {job.id} is {job.state}: there is nothing left to cancel")
-        error = {"code": "cancelled", "message": reason}
-        if job.state is State.RUNNING:
-            asked = amend(job, cancel_requested=True)
-            # The worker is named, so that whoever hears of this event can tell it at once.
-            detail = {**error, "worker": job.worker}
-            change = Change(before=job, after=asked, kind="job.cancel_requested", detail=detail)
-        else:
-            after = step(job, Event.CANCEL, now=store.now(), error=error)
-            change = Change(before=job, after=after, kind="job.cancelled", detail=error)
-        [written] = await store.apply([change])
+        change = cancelling(job, reason, now=store.now())
+        [written] = await apply_changes([change], store=store)
         if written:
             return change.after
     raise Conflict(f"job {job_id} keeps changing; try again")
+
+
+def cancelling(job: Job, reason: str, *, now: float) -> Change:
+    """What a request to stop makes of a job that may be cancelled."""
+    error = {"code": "cancelled", "message": reason}
+    if job.state is State.RUNNING:
+        # The worker is named, so that whoever hears of this event can tell it at once.
+        detail = {**error, "worker": job.worker}
+        return Change(before=job, after=amend(job, cancel_requested=True), kind="job.cancel_requested", detail=detail)
+    after = step(job, Event.CANCEL, now=now, error=error)
+    return Change(before=job, after=after, kind="job.cancelled", detail=error)

@@ -6,6 +6,9 @@ reconciler, while the other order would let a redelivery publish twice.
 Where the bus is in the store, state and message are one transaction, which excludes every other
 scheduler by itself: no lock is taken, and a plane that dies leaves none behind. Where it is not,
 publishing comes after the write, and the job's lock is held over both.
+
+A worker whose claim waits in this very process is spared the message: its job is DISPATCHED and
+RUNNING in one transaction, and handed over. To have such a claim waiting is the worker's word.
 """
 
 from __future__ import annotations
@@ -13,15 +16,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from holdfast.core.job import Job, JobId, next_fence, step
 from holdfast.core.retry import Backoff
 from holdfast.core.states import Event, State
+from holdfast.core.topic import Topics
 from holdfast.errors import BusUnavailable, StoreUnavailable
+from holdfast.flow.decide import Policy
+from holdfast.flow.execute import starting
+from holdfast.flow.gate import apply_changes, is_gated, pass_gate
 from holdfast.locks import LockClass, LockError, Locks
 from holdfast.locks.runtime import Runtime
-from holdfast.ports import Bus, Change, Delivery, Store
+from holdfast.ports import Bus, Change, Delivery, Store, Transaction
 from holdfast.telemetry import Telemetry
 
 JOB = LockClass("scheduler.job", ttl=60, renew_every=20, wait=2, risk="high")
@@ -47,9 +56,47 @@ class Placed(NamedTuple):
     worker: str
 
 
+class Door(Protocol):
+    """A place in a claim that waits. It is kept open until one of these is called."""
+
+    def hand(self, job: Job) -> None: ...
+
+    def shut(self, *, in_doubt: bool = False) -> None:
+        """Nothing comes; or, in doubt, something may have been started that nobody will hand over."""
+
+
+class Doors(Protocol):
+    def open(self, worker: str) -> Door | None:
+        """A place in one of the worker's claims that wait here and start what they are given; None if there is none."""
+
+
+class Handover(NamedTuple):
+    door: Door
+    start: Change
+
+
+class Sending(NamedTuple):
+    change: Change
+    handover: Handover | None = None
+
+
 class Dispatcher:
-    def __init__(self, *, store: Store, bus: Bus, locks: Locks, telemetry: Telemetry, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        bus: Bus,
+        locks: Locks,
+        topics: Topics,
+        policy: Policy,
+        doors: Doors,
+        telemetry: Telemetry,
+        runtime: Runtime,
+    ) -> None:
         self._store = store
+        self._topics = topics
+        self._policy = policy
+        self._doors = doors
         self._bus = bus
         self._locks = locks
         self._telemetry = telemetry
@@ -64,10 +111,23 @@ class Dispatcher:
         now = self._store.now()
         outcomes = [Dispatched.MOVED_ON] * len(placed)
         waiting = [n for n, (job, _) in enumerate(placed) if job.state is State.SCHEDULED]
-        changes = [self._dispatching(*placed[n], next_fence(placed[n].job, now=now)) for n in waiting]
-        for n, outcome in zip(waiting, await self._write(changes), strict=True):
+        changes = {n: self._dispatching(*placed[n], next_fence(placed[n].job, now=now)) for n in waiting}
+        gated = {n: change for n, change in changes.items() if is_gated(change.before)}
+        free = {n: change for n, change in changes.items() if n not in gated} if gated else changes
+        written = await self._write([self._sending(change) for change in free.values()])
+        passed = await self._write_gated(list(gated.values()))
+        for n, outcome in zip((*free, *gated), (*written, *passed), strict=True):
             outcomes[n] = outcome
         return outcomes
+
+    def _sending(self, change: Change) -> Sending:
+        """By way of a claim that waits for it, else as a delivery."""
+        door = self._doors.open(change.after.worker)
+        if door is None:
+            return Sending(change)
+        # The lease begins after the door was opened: the claim counts from there.
+        start = starting(change.after, self._topics, now=self._store.now())
+        return Sending(replace(change, send=None), Handover(door, start))
 
     async def _dispatch_locked(self, job: Job, worker: str) -> Dispatched:
         if job.state is not State.SCHEDULED:
@@ -75,7 +135,7 @@ class Dispatcher:
         try:
             async with self._locks.hold(JOB, job.id) as lease:
                 change = self._dispatching(job, worker, max(lease.fence, job.fence + 1))
-                [written] = await self._write([change])
+                [written] = await (self._write_gated([change]) if is_gated(job) else self._write([Sending(change)]))
                 return await self._publish(change) if written is Dispatched.SENT else written
         except LockError as error:
             # Busy, unavailable or lost: whoever has the lock does it, or the next round does.
@@ -102,23 +162,67 @@ class Dispatcher:
             send=Delivery(worker, job.id, fence) if self._bus.atomic else None,
         )
 
-    async def _write(self, changes: Sequence[Change]) -> list[Dispatched]:
-        """DISPATCHED, for all that have not moved on."""
-        if not changes:
+    async def _write(self, sendings: Sequence[Sending]) -> list[Dispatched]:
+        """DISPATCHED, for all that have not moved on; and RUNNING, for those that are handed over."""
+        if not sendings:
             return []
         try:
-            written = await self._store.apply(changes)
-        except StoreUnavailable as error:
-            # Nothing is published. If it was written after all, the dispatch timeout brings it back.
-            for change in changes:
-                self._owe(change.before.id, "dispatched_write")
-                self._telemetry.dispatch_retried(change.before, phase="dispatched_write", error=error)
-            return [Dispatched.UNANSWERED] * len(changes)
-        for change, done in zip(changes, written, strict=True):
+            written = await self._write_together(sendings)
+        except BaseException as error:
+            for _, handover in sendings:
+                if handover is not None:
+                    handover.door.shut(in_doubt=True)
+            if not isinstance(error, StoreUnavailable):
+                raise
+            return self._unanswered([change for change, _ in sendings], error)
+        for (change, handover), done in zip(sendings, written, strict=True):
             self._owed.pop(change.before.id, None)
             if done and self._bus.atomic:
                 self._tell(change)
+            if handover is not None:
+                self._hand_over(handover, started=done)
         return [Dispatched.SENT if done else Dispatched.MOVED_ON for done in written]
+
+    def _unanswered(self, changes: Sequence[Change], error: StoreUnavailable) -> list[Dispatched]:
+        # Nothing is published. If it was written after all, the dispatch timeout brings it back.
+        for change in changes:
+            self._owe(change.before.id, "dispatched_write")
+            self._telemetry.dispatch_retried(change.before, phase="dispatched_write", error=error)
+        return [Dispatched.UNANSWERED] * len(changes)
+
+    async def _write_gated(self, changes: Sequence[Change]) -> list[Dispatched]:
+        """As `_write`, for jobs that need an approval: each is dispatched on it, or decided anew."""
+        if not changes:
+            return []
+        try:
+            passages = await pass_gate(changes, store=self._store, policy=self._policy)
+            written = await self._store.transact([passage.transaction for passage in passages])
+        except StoreUnavailable as error:
+            return self._unanswered(changes, error)
+        outcomes = []
+        for change, passage, done in zip(changes, passages, written, strict=True):
+            self._owed.pop(change.before.id, None)
+            if passage.refused:
+                if done and passage.transaction.changes:
+                    self._telemetry.approval_refused(change.before, reason=passage.refused)
+            elif done and self._bus.atomic:
+                self._tell(change)
+            outcomes.append(Dispatched.SENT if done and not passage.refused else Dispatched.MOVED_ON)
+        return outcomes
+
+    async def _write_together(self, sendings: Sequence[Sending]) -> list[bool]:
+        if not any(handover for _, handover in sendings):
+            return await self._store.apply([change for change, _ in sendings])
+        return await self._store.transact(
+            [Transaction(changes=[change, *([handover.start] if handover else [])]) for change, handover in sendings]
+        )
+
+    def _hand_over(self, handover: Handover, *, started: bool) -> None:
+        if started:
+            self._telemetry.job_started(handover.start.after)
+            handover.door.hand(handover.start.after)
+        else:
+            handover.door.shut()
 
     async def _publish(self, change: Change) -> Dispatched:
         sent = change.after
@@ -148,7 +252,7 @@ class Dispatcher:
         detail = {"phase": "publish", "error": why.code}
         change = Change(before=sent, after=back, kind="dispatch.rolled_back", detail=detail)
         try:
-            [written] = await self._store.apply([change])
+            [written] = await apply_changes([change], store=self._store)
         except StoreUnavailable as error:
             self._owe(sent.id, "publish")
             self._owe(sent.id, "rollback_write")

@@ -37,19 +37,21 @@ async def claim(
 ) -> list[Job]:
     """Deliveries for the worker: jobs DISPATCHED to it, or already RUNNING if `start`.
 
-    A delivery that no longer fits its job (rolled back, requeued, cancelled) is settled, not given out.
+    A delivery that no longer fits its job (rolled back, requeued, cancelled) is settled, not given out;
+    what lies behind it was announced already, and is looked for at once.
     """
-    deliveries = await bus.take(worker, limit=limit)
-    if not deliveries:
-        return []
-    jobs = await store.find_jobs([d.job_id for d in deliveries])
-    fitting = {d: job for d, job in zip(deliveries, jobs, strict=True) if job is not None and _fits(d, job)}
-    if not start:
-        await bus.settle([d for d in deliveries if d not in fitting])
-        return list(fitting.values())
-    standings = await _start(list(fitting.values()), store=store, topics=topics, telemetry=telemetry)
-    await bus.settle(deliveries)
-    return [standing.job for standing in standings if standing.job is not None]
+    claimed: list[Job] = []
+    while not claimed and (deliveries := await bus.take(worker, limit=limit)):
+        jobs = await store.find_jobs([d.job_id for d in deliveries])
+        fitting = {d: job for d, job in zip(deliveries, jobs, strict=True) if job is not None and _fits(d, job)}
+        if start:
+            standings = await _start(list(fitting.values()), store=store, topics=topics, telemetry=telemetry)
+            claimed = [standing.job for standing in standings if standing.job is not None]
+            await bus.settle(deliveries)
+        else:
+            claimed = list(fitting.values())
+            await bus.settle([d for d in deliveries if d not in fitting])
+    return claimed
 
 
 async def claim_again(
@@ -90,16 +92,18 @@ async def start_attempts(
     return [standings[attempt] for attempt in attempts]
 
 
+def starting(job: Job, topics: Topics, *, now: float) -> Change:
+    """RUNNING, with a lease that begins now."""
+    lease_until = now + topics.get(job.topic).lease_s
+    started = step(job, Event.START, now=now, attempts=job.attempts + 1, lease_until=lease_until)
+    return Change(before=job, after=started, kind="job.started", detail={"worker": job.worker})
+
+
 async def _start(jobs: Sequence[Job], *, store: Store, topics: Topics, telemetry: Telemetry) -> list[Standing]:
     """RUNNING, with a lease, for jobs that were just seen DISPATCHED."""
     if not jobs:
         return []
-    now = store.now()
-    changes = []
-    for job in jobs:
-        lease_until = now + topics.get(job.topic).lease_s
-        started = step(job, Event.START, now=now, attempts=job.attempts + 1, lease_until=lease_until)
-        changes.append(Change(before=job, after=started, kind="job.started", detail={"worker": job.worker}))
+    changes = [starting(job, topics, now=store.now()) for job in jobs]
     standings = []
     for change, written in zip(changes, await store.apply(changes), strict=True):
         if written:

@@ -10,12 +10,14 @@ from holdfast.core.job import PARKED_UNTIL, Job, JobId, step
 from holdfast.core.states import Event, State
 from holdfast.core.topic import Topic, Topics
 from holdfast.flow.execute import Standing, refuse
+from holdfast.flow.session import why_stopped
 from holdfast.locks.runtime import Runtime
 from holdfast.ports import Change, Store
 from holdfast.telemetry import Telemetry
 
 EFFECT_UNKNOWN = "effect-unknown"
 """The error code of an attempt that met an effect which an earlier one may have performed."""
+STOPPED = {"code": "cancelled", "message": "stopped on request"}
 RAN_TOO_LONG = {"code": "running-timeout", "message": "ran for longer than its topic allows"}
 
 
@@ -82,7 +84,11 @@ def conclude(job: Job, outcome: Outcome, topic: Topic, *, now: float, chance: fl
             after = step(job, Event.SUCCEED, now=now, result=outcome.result, error=None)
             return Change(before=job, after=after, kind="job.succeeded")
         case End.CANCELLED:
-            after = step(job, Event.CANCEL, now=now, error={"code": "cancelled", "message": "stopped on request"})
+            after = step(job, Event.CANCEL, now=now, error=why_stopped(job) or STOPPED)
+            return Change(before=job, after=after, kind="job.cancelled")
+        case End.HANDED_BACK | End.FAILED if job.cancel_requested:
+            # Whoever asked for it was told that it will stop: it is not begun again, nor kept for a person.
+            after = step(job, Event.CANCEL, now=now, error=why_stopped(job) or outcome.error or STOPPED)
             return Change(before=job, after=after, kind="job.cancelled")
         case End.HANDED_BACK:
             # The worker's doing, not the job's: it costs no attempt and no waiting.
@@ -106,8 +112,6 @@ def conclude(job: Job, outcome: Outcome, topic: Topic, *, now: float, chance: fl
                     not_before=PARKED_UNTIL,
                 )
                 return Change(before=job, after=after, kind="job.parked", detail={"error": error})
-            if job.cancel_requested:
-                return Change(before=job, after=step(job, Event.CANCEL, now=now, error=error), kind="job.cancelled")
             if outcome.retryable and job.attempts < job.max_attempts:
                 wait_s = topic.backoff.delay(job.attempts, chance)
                 after = step(job, Event.RETRY, now=now, error=error, worker="", not_before=now + wait_s)
@@ -122,7 +126,7 @@ _SAID = {
     End.SUCCEEDED: ("job.succeeded",),
     End.FAILED: ("job.failed", "job.retried", "job.parked", "job.cancelled"),
     End.CANCELLED: ("job.cancelled",),
-    End.HANDED_BACK: ("job.handed_back",),
+    End.HANDED_BACK: ("job.handed_back", "job.cancelled"),
     End.TIMED_OUT: ("job.timed_out",),
 }
 EVENTS_PAGE = 1000

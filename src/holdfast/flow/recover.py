@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from holdfast.core.decision import told
 from holdfast.core.job import Job, step
 from holdfast.core.recovery import Action, Remedy, recover, requeue
 from holdfast.core.states import State
 from holdfast.core.topic import Topics
 from holdfast.flow.decide import Policy, decided
+from holdfast.flow.gate import apply_changes
+from holdfast.flow.session import why_stopped
 from holdfast.ports import Change, Store
 from holdfast.telemetry import Telemetry
 
@@ -26,7 +30,7 @@ async def recover_jobs(
     if not changes:
         return 0
     done = 0
-    for change, written in zip(changes, await store.apply(changes), strict=True):
+    for change, written in zip(changes, await apply_changes(changes, store=store), strict=True):
         if written:
             done += 1
             telemetry.job_recovered(change.before, change.after, reason=change.detail["reason"])
@@ -42,7 +46,7 @@ async def lose_attempts(jobs: Sequence[Job], *, reason: str, store: Store, telem
         change = remedy(job, action, policy=None, now=now)
         if change is not None:
             changes.append(change)
-    written = await store.apply(changes) if changes else []
+    written = await apply_changes(changes, store=store) if changes else []
     for change, done in zip(changes, written, strict=True):
         if done:
             telemetry.job_recovered(change.before, change.after, reason=reason)
@@ -61,12 +65,18 @@ def _bereaved(job: Job, reason: str) -> Action:
 
 def remedy(job: Job, action: Action, *, policy: Policy | None, now: float) -> Change | None:
     """The change that carries an action out; None where the scheduler's next look is enough."""
-    detail = {"reason": action.reason, "remedy": action.remedy}
+    detail: dict[str, Any] = {"reason": action.reason, "remedy": action.remedy}
     if action.remedy is Remedy.DECIDE and policy is not None:
-        return Change(before=job, after=decided(job, policy, now=now), kind="job.decided", detail=detail)
+        after = decided(job, policy, now=now)
+        # Still nobody knows: what was written about it before is all there is to say.
+        waits = after.state is State.PENDING and after.decision == job.decision
+        detail |= {"decision": told(after)}
+        return None if waits else Change(before=job, after=after, kind="job.decided", detail=detail)
     if action.event is None:
         return None
     error = {"code": action.reason, "message": f"recovered: {action.remedy}"}
+    if action.remedy is Remedy.CANCEL:
+        error = why_stopped(job) or error
     phase = {"requeue": "requeue", "retry": "lease"}.get(action.remedy)
     retries = job.retries if phase is None else {**job.retries, phase: job.retries.get(phase, 0) + 1}
     back = action.remedy in (Remedy.REQUEUE, Remedy.RETRY)

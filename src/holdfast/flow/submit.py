@@ -6,16 +6,22 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+from msgspec.structs import replace
+
 from holdfast.core.job import Job, JobId, Tenant
+from holdfast.core.share import Quotas
 from holdfast.core.states import Risk, State
 from holdfast.core.topic import Topic, Topics
-from holdfast.errors import HoldfastError, Invalid, KeyInFlight, KeyReused, TooMany
-from holdfast.flow.decide import Policy, decided
+from holdfast.errors import Conflict, HoldfastError, Invalid, KeyInFlight, KeyReused
+from holdfast.flow.admission import Admission
+from holdfast.flow.decide import Policy, rule_on
+from holdfast.flow.gate import Asked, ask_approval
+from holdfast.flow.session import SessionPolicy, submit_in_session
+from holdfast.flow.throttle import Throttles
 from holdfast.locks.runtime import Runtime
 from holdfast.ports import Accepted, Store, Submission
 from holdfast.ports import KeyReused as Reused
-
-COUNT_FRESH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +40,14 @@ class Order:
     key: str | None = None
     trace: str = ""
     replay_of: JobId | None = None
+    actor: str = ""
+    session: str = ""
+    session_policy: SessionPolicy = SessionPolicy.ENQUEUE
+    run: str = ""
+    step: str = ""
+    """Of a run: which of its steps this is."""
+    job_id: JobId | None = None
+    """The id the job is to have, where somebody has to know it before; else it is given one."""
 
     def digest(self) -> str:
         """Of what makes the job what it is: the same key with another digest is another request."""
@@ -44,7 +58,11 @@ class Order:
             str(self.risk),
             str(self.max_attempts),
         ]
-        hashed = hashlib.sha256("\0".join([*parts, str(self.delay_s), str(self.timeout_s), ""]).encode())
+        parts += [str(self.delay_s), str(self.timeout_s)]
+        if self.session:
+            # Only then: keys that were used before there were sessions keep their digests.
+            parts += [self.session, self.session_policy]
+        hashed = hashlib.sha256("\0".join([*parts, ""]).encode())
         hashed.update(self.payload)
         return hashed.hexdigest()
 
@@ -52,19 +70,27 @@ class Order:
 class Submitter:
     """Submits for all callers of one process, so that it knows which keys are in flight."""
 
-    def __init__(self, store: Store, topics: Topics, policy: Policy, runtime: Runtime, *, live_jobs_max: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        policy: Policy,
+        runtime: Runtime,
+        *,
+        live_jobs_max: int,
+        quotas: Quotas | None = None,
+    ) -> None:
         self._store = store
         self._topics = topics
         self._policy = policy
         self._runtime = runtime
-        self._live_jobs_max = live_jobs_max
+        self._admission = Admission(store, topics, quotas or Quotas(), live_jobs_max=live_jobs_max)
+        self._throttles = Throttles()
         self._in_flight: set[tuple[Tenant, str]] = set()
-        self._live: dict[Tenant, int] = {}
-        self._counted_at = float("-inf")
 
     async def submit(self, orders: Sequence[Order]) -> list[Accepted | HoldfastError]:
         """One answer per order; a bad one does not fail the others. Durable when it returns."""
-        await self._count()
+        await self._admission.count()
         answers: list[Accepted | HoldfastError | None] = [None] * len(orders)
         submissions: dict[int, Submission] = {}
         for n, order in enumerate(orders):
@@ -73,7 +99,7 @@ class Submitter:
             except HoldfastError as error:
                 answers[n] = error
         try:
-            stored = await self._store.submit(list(submissions.values())) if submissions else []
+            stored = await self._store_all([(orders[n], submission) for n, submission in submissions.items()])
         finally:
             for n in submissions:
                 self._in_flight.discard((orders[n].tenant, orders[n].key or ""))
@@ -82,8 +108,25 @@ class Submitter:
                 answers[n] = KeyReused(f"this key was used for another request; it made job {reply.job_id}")
             else:
                 answers[n] = reply
-                self._live[submission.job.tenant] = self._live.get(submission.job.tenant, 0) + (not reply.repeated)
+            if not isinstance(reply, Accepted) or reply.repeated:
+                self._admission.withdrawn(submission.job)
         return [answer for answer in answers if answer is not None]
+
+    async def _store_all(self, wanted: Sequence[tuple[Order, Submission]]) -> list[Accepted | Reused | HoldfastError]:
+        """Most of them in one go. Those that do something about their session come after it, one by one."""
+        is_plain = [not order.session or order.session_policy is SessionPolicy.ENQUEUE for order, _ in wanted]
+        plain = [submission for (_, submission), yes in zip(wanted, is_plain, strict=True) if yes]
+        replies = iter(await self._store.submit(plain) if plain else ())
+        stored: list[Accepted | Reused | HoldfastError] = []
+        for (order, submission), yes in zip(wanted, is_plain, strict=True):
+            if yes:
+                stored.append(next(replies))
+                continue
+            try:
+                stored.append(await submit_in_session(submission, order.session_policy, store=self._store))
+            except (Conflict, KeyReused) as error:
+                stored.append(error)
+        return stored
 
     async def submit_one(self, order: Order) -> Accepted:
         [answer] = await self.submit([order])
@@ -92,48 +135,68 @@ class Submitter:
         return answer
 
     def prepare(self, order: Order) -> Submission:
-        """The order as a job to store, decided. Raises `Invalid` for a topic that is not declared."""
+        """The order as a job to store, decided. Raises `Invalid` for a topic that is not declared or a payload
+        that its schema does not take, `TooMany` where the policy throttles. A job of a run is not refused for
+        that, but waits: nobody is there to come again, and together a step's jobs may be more than are ever taken."""
         topic = self._topics.find(order.topic)
         if topic is None:
             raise Invalid(f"no topic {order.topic!r} is declared; declare it in the configuration")
         now = self._store.now()
-        job = decided(new_job(order, topic, job_id=self._new_id(), now=now), self._policy, now=now)
+        new = new_job(order, topic, job_id=order.job_id or self._new_id(), now=now)
+        job, decision = rule_on(new, self._policy, now=now)
+        if order.run:
+            job = replace(job, not_before=job.not_before + self._throttles.reserve(decision, now=now))
+        else:
+            self._throttles.admit(decision, now=now)
+        asked = ask_approval(job, now=now) if job.state is State.APPROVAL_REQUIRED else Asked(job)
         # Only ever compared under a key.
-        return Submission(job=job, key=order.key, digest=order.digest() if order.key is not None else "")
+        digest = order.digest() if order.key is not None else ""
+        return Submission(job=asked.job, key=order.key, digest=digest, records=asked.records, notes=asked.notes)
+
+    async def admit(self, order: Order) -> Submission:
+        """As `prepare`, if the tenant may have one more: for a transaction of the caller's. Raises `TooMany`."""
+        await self._admission.count()
+        submission = self.prepare(order)
+        self._admission.check(submission.job)
+        return submission
 
     def _admit(self, order: Order) -> Submission:
         submission = self.prepare(order)
-        if self._live.get(order.tenant, 0) >= self._live_jobs_max:
-            raise TooMany(f"the tenant has {self._live_jobs_max} unfinished jobs", retry_after_s=COUNT_FRESH_S)
+        self._admission.check(submission.job)
         if order.key is not None:
             if (order.tenant, order.key) in self._in_flight:
                 raise KeyInFlight("the first request with this key is still being stored; repeat this one")
             self._in_flight.add((order.tenant, order.key))
+        self._admission.admitted(submission.job)
         return submission
 
     def _new_id(self) -> JobId:
-        # Sorts by time of submission: cheap pages, and B-trees that grow at one end.
-        return JobId(f"{self._runtime.wall_us():014x}{self._runtime.token()[:18]}")
+        return JobId(new_id(self._runtime))
 
-    async def _count(self) -> None:
-        now = self._store.now()
-        if now - self._counted_at >= COUNT_FRESH_S:
-            self._counted_at = now
-            live: dict[Tenant, int] = {}
-            for (tenant, _), count in (await self._store.count_jobs()).items():
-                live[tenant] = live.get(tenant, 0) + count
-            self._live = live
+
+def bound_payload(payload: bytes, topic: Topic) -> bytes:
+    """The payload with the defaults of the topic's schema, if it has one. Raises `Invalid`."""
+    if topic.schema is None:
+        return payload
+    value = msgspec.json.decode(payload)
+    try:
+        bound = topic.schema.bind(value)
+    except Invalid as error:
+        raise Invalid(f"the payload does not fit the schema of topic {topic.name}: {error}") from None
+    return payload if bound == value else msgspec.json.encode(bound)
 
 
 def new_job(order: Order, topic: Topic, *, job_id: JobId, now: float) -> Job:
+    """Undecided. Raises `Invalid` where the topic's schema does not take the payload."""
     return Job(
         id=job_id,
         tenant=order.tenant,
         topic=order.topic,
-        payload=order.payload,
+        payload=bound_payload(order.payload, topic),
         labels=order.labels,
         priority=order.priority,
-        risk=order.risk or topic.risk,
+        # Whoever submits may be more careful than the topic, and less only where nobody called it risky.
+        risk=Risk.HIGH if topic.risk is Risk.HIGH else order.risk or topic.risk,
         max_attempts=order.max_attempts or topic.max_attempts,
         created_at=now,
         deadline=None if order.timeout_s is None else now + order.timeout_s,
@@ -154,4 +217,13 @@ def new_job(order: Order, topic: Topic, *, job_id: JobId, now: float) -> Job:
         error=None,
         replay_of=order.replay_of,
         trace=order.trace,
+        actor=order.actor,
+        session=order.session,
+        run=order.run,
+        step=order.step,
     )
+
+
+def new_id(runtime: Runtime) -> str:
+    """Sorts by when it was made: cheap pages, and B-trees that grow at one end."""
+    return f"{runtime.wall_us():014x}{runtime.token()[:18]}"

@@ -127,7 +127,7 @@ class Served:
             elif raw or not route.optional:
                 body = limits.decode(self._decoder, raw, headers)
             else:
-                body = route.request()
+                body = self._decoder.decode(b"{}")
         return Call(tenant, body, asked, scope.get("path_params", {}), headers, receive)
 
 

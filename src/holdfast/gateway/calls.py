@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from types import UnionType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -53,7 +54,8 @@ class Route:
     path: str
     run: Handler
     summary: str
-    request: type[Struct] | None = None
+    request: type[Struct] | UnionType | None = None
+    """A union is of types that their tag tells apart."""
     optional: bool = False
     """The body may be left out: every field of it has a default."""
     query: type[Struct] | None = None
@@ -62,6 +64,8 @@ class Route:
     """Of success; all of them with the reply, but 304."""
     headers: tuple[str, ...] = ()
     """Request headers it honours, by name (`openapi.HEADERS`)."""
+    needs: tuple[str, ...] = ()
+    """Those of them without which it is refused."""
     media: str = "application/json"
     wide: tuple[str, ...] = ()
     body_max: int = 1 << 20

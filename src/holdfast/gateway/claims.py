@@ -1,4 +1,8 @@
-"""Claims that are being served: who waits for deliveries to which worker, and which of them nobody waits for any more."""
+"""Claims that are being served: who waits for deliveries to which worker, and which of them nobody waits for any more.
+
+While a claim waits, jobs can be handed to it directly: see `flow.dispatch`. A place in it that was
+opened is waited for before it is answered, so that nothing is started for a claim that has gone.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,10 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+
+from holdfast.core.job import Job
+from holdfast.errors import StoreUnavailable
+from holdfast.locks.runtime import Runtime
 
 GHOSTS_S_MAX = 2.0
 
@@ -16,18 +24,86 @@ class Claim:
         self.is_ghost = False
         """Its worker has said that it waits for no other claim than a later one."""
         self.ended = asyncio.Event()
+        self.opened_at: float | None = None
+        """When its first place was opened; the leases of what is handed over began later."""
+        self._room = 0
+        self._handed: list[Job] = []
+        self._places_open = 0
+        self._all_shut = asyncio.Event()
+        self._in_doubt = False
+
+    @contextmanager
+    def open_for(self, jobs: int) -> Iterator[None]:
+        """While it waits, so many jobs may be handed to it."""
+        self._room = jobs
+        try:
+            yield
+        finally:
+            self._room = 0
+
+    def open(self, now: float) -> Place | None:
+        if not self._room or self.is_ghost:
+            return None
+        if self.opened_at is None:
+            self.opened_at = now
+        self._room -= 1
+        self._places_open += 1
+        return Place(self)
+
+    def close_place(self, job: Job | None, *, in_doubt: bool) -> None:
+        if job is not None:
+            self._handed.append(job)
+        self._in_doubt = self._in_doubt or in_doubt
+        self._places_open -= 1
+        if not self._places_open:
+            self._all_shut.set()
+            self.hint.set()
+
+    async def take_handed(self) -> list[Job]:
+        """What was handed to it, once nothing more can be.
+
+        Raises `StoreUnavailable` if something may have been started of which nobody knows: the worker
+        must hear that, for its next claim then says what it holds, and is given the rest.
+        """
+        if self._places_open:
+            self._all_shut.clear()
+            await self._all_shut.wait()
+        if self._in_doubt:
+            raise StoreUnavailable("claim", "the store did not say whether it was started", applied=None)
+        return self._handed
+
+
+class Place:
+    """A `Door`."""
+
+    def __init__(self, claim: Claim) -> None:
+        self._claim = claim
+
+    def hand(self, job: Job) -> None:
+        self._claim.close_place(job, in_doubt=False)
+
+    def shut(self, *, in_doubt: bool = False) -> None:
+        self._claim.close_place(None, in_doubt=in_doubt)
 
 
 class Claims:
     """Registered before the first look, so that no hint falls between."""
 
-    def __init__(self) -> None:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._served: defaultdict[str, list[Claim]] = defaultdict(list)
 
     def give_hint(self, worker: str) -> None:
         if worker in self._served:
             for claim in self._served[worker]:
                 claim.hint.set()
+
+    def open(self, worker: str) -> Place | None:
+        """A place in one of the worker's claims that wait here, if there is one."""
+        if worker not in self._served:
+            return None
+        now = self._runtime.now()
+        return next((place for claim in self._served[worker] if (place := claim.open(now)) is not None), None)
 
     def close(self) -> None:
         """Whoever waits gets its last look at once."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.gateway.claims import Claims
 from holdfast.gateway.feed import Feed
 from holdfast.gateway.plane import Plane
 from holdfast.gateway.waiting import Hints
@@ -15,7 +14,7 @@ class Desk:
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
         self.feed = Feed(plane.store)
-        self.claims = Claims()
+        self.claims = plane.claims
         self.cancels = Hints()
         """Given by a worker's id, when one of its jobs is to be stopped."""
         self.draining = False

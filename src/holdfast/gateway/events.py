@@ -23,6 +23,8 @@ PAGE = 100
 
 class EventQuery(api.Request, kw_only=True):
     job: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    run: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    """Of this run and its jobs."""
     kind: list[Annotated[str, Meta(min_length=1, max_length=64)]] = field(default_factory=list)
     """Exact, or a family ending in `*`. May be repeated."""
     after: Annotated[int, Meta(ge=0, le=2**62)] | None = None
@@ -32,7 +34,9 @@ class EventQuery(api.Request, kw_only=True):
 async def stream_events(desk: Desk, call: Call) -> Answer:
     query: EventQuery = call.query
     job_id = None if query.job is None else JobId(query.job)
-    wanted = Wanted(tenant=call.tenant, job_id=job_id, kinds=tuple(query.kind))
+    if query.run is not None:
+        await desk.plane.runs.get(call.tenant, query.run)
+    wanted = Wanted(tenant=call.tenant, job_id=job_id, kinds=tuple(query.kind), run=query.run)
     header = _last_seen(call.header(b"last-event-id"))
     return Answer(
         stream=await _begin(desk, wanted, query.after if header is None else header),
@@ -112,7 +116,9 @@ async def _stream(desk: Desk, wanted: Wanted, seen: int) -> AsyncGenerator[bytes
 async def _history(store: Store, wanted: Wanted, after: int) -> AsyncIterator[tuple[int, bytes]]:
     """From the log, to its end."""
     while True:
-        page = await store.list_events(after=after, limit=PAGE, tenant=wanted.tenant, job_id=wanted.job_id)
+        page = await store.list_events(
+            after=after, limit=PAGE, tenant=wanted.tenant, job_id=wanted.job_id, run=wanted.run
+        )
         if page:
             after = page[-1].number
             yield after, b"".join(sse_text(event) for event in page if wanted.matches(event))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from holdfast.core.job import JobId, Tenant
+from holdfast.core.states import TERMINAL
 from holdfast.gateway.views import event_view
 from holdfast.gateway.waiting import Hints
 from holdfast.ports import JobEvent, Store
@@ -27,11 +28,13 @@ class Wanted:
     job_id: JobId | None
     kinds: tuple[str, ...]
     """Exact, or families ending in `*`; none means all."""
+    run: str | None = None
 
     def matches(self, event: JobEvent) -> bool:
         return (
             event.tenant == self.tenant
             and self.job_id in {None, event.job_id}
+            and self.run in {None, event.run}
             and (not self.kinds or any(_fits(event.kind, kind) for kind in self.kinds))
         )
 
@@ -78,7 +81,11 @@ class Reader:
 class Feed:
     def __init__(self, store: Store) -> None:
         self.jobs = Hints()
-        """Given by a job's id, at each of its events."""
+        """By a job's id: something happened to it."""
+        self.ends = Hints()
+        """By a job's id: it has ended."""
+        self.runs = Hints()
+        """By a run's id: something happened to the run itself."""
         self.heard_until = 0
         """The number of the newest event that was heard of; 0 until `last_number` is asked or one is heard."""
         self._store = store
@@ -92,6 +99,8 @@ class Feed:
     def close(self) -> None:
         self._end()
         self.jobs.close()
+        self.ends.close()
+        self.runs.close()
         for reader in self._readers:
             reader.news.set()
 
@@ -123,6 +132,10 @@ class Feed:
     def _heard(self, events: Sequence[JobEvent]) -> None:
         for event in events:
             self.jobs.give(event.job_id)
+            if event.state in TERMINAL:
+                self.ends.give(event.job_id)
+            if not event.job_id and event.kind.startswith("run."):
+                self.runs.give(event.run)
             if self._readers:
                 self._fan_out(event)
             self.heard_until = event.number

@@ -13,8 +13,10 @@ from holdfast.core.states import TERMINAL, Risk, State
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.flow.again import retry
 from holdfast.flow.cancel import cancel
+from holdfast.flow.session import SessionPolicy
 from holdfast.flow.submit import Order
 from holdfast.gateway import limits, problems
+from holdfast.gateway.actors import find_actor
 from holdfast.gateway.calls import Answer, Call
 from holdfast.gateway.desk import Desk
 from holdfast.gateway.pages import Cursor, Limit, PageQuery, cut, from_cursor, number_from_cursor
@@ -38,6 +40,11 @@ class JobQuery(api.Request, kw_only=True):
     worker: Annotated[str, Meta(max_length=128)] = ""
 
 
+class SubmitQuery(api.Request, kw_only=True):
+    wait: Annotated[float, Meta(ge=0, le=60)] = 0.0
+    """Seconds to wait until the job has ended. It is durable before the waiting begins."""
+
+
 class WaitQuery(api.Request, kw_only=True):
     wait: Annotated[float, Meta(ge=0, le=60)] = 0.0
     """Seconds to wait until the job is terminal or, with If-None-Match, has changed."""
@@ -53,11 +60,17 @@ async def submit_job(desk: Desk, call: Call) -> Answer:
         if new.idempotency_key not in {None, key}:
             raise Invalid("the header Idempotency-Key and the field idempotency_key differ; send one of them")
         new.idempotency_key = key
-    order = to_order(new, call.tenant, trace=_trace(call))
-    return accepted(desk, await desk.plane.submitter.submit_one(order))
+    query: SubmitQuery = call.query
+    order = to_order(new, call.tenant, actor=find_actor(call), trace=_trace(call))
+    reply = await desk.plane.submitter.submit_one(order)
+    answer = accepted(desk, reply)
+    if not query.wait:
+        return answer
+    job = await _job_after_wait(desk, call, reply.job.id, query.wait)
+    return Answer(job_view(job), status=200 if job.is_terminal else answer.status, headers=_headers(job))
 
 
-def to_order(new: api.NewJob, tenant: Tenant, *, trace: str) -> Order:
+def to_order(new: api.NewJob, tenant: Tenant, *, actor: str, trace: str) -> Order:
     return Order(
         tenant=tenant,
         topic=new.topic,
@@ -70,6 +83,9 @@ def to_order(new: api.NewJob, tenant: Tenant, *, trace: str) -> Order:
         timeout_s=new.timeout_s,
         key=new.idempotency_key,
         trace=trace,
+        actor=actor,
+        session=new.session,
+        session_policy=SessionPolicy(new.session_policy),
     )
 
 
@@ -82,9 +98,11 @@ def _trace(call: Call) -> str:
 def accepted(desk: Desk, reply: Accepted) -> Answer:
     """202 for a new job; 200 with the first one where the request was a repetition."""
     _tell(desk, reply)
-    job = reply.job
-    headers = ((b"location", f"/v1/jobs/{job.id}".encode()), _etag(job))
-    return Answer(job_view(job), status=200 if reply.repeated else 202, headers=headers)
+    return Answer(job_view(reply.job), status=200 if reply.repeated else 202, headers=_headers(reply.job))
+
+
+def _headers(job: Job) -> tuple[tuple[bytes, bytes], ...]:
+    return (b"location", f"/v1/jobs/{job.id}".encode()), _etag(job)
 
 
 def _tell(desk: Desk, reply: Accepted) -> None:
@@ -93,13 +111,13 @@ def _tell(desk: Desk, reply: Accepted) -> None:
         desk.plane.wake()
 
 
-def _version(tag: str) -> int | None:
+def version_of_tag(tag: str) -> int | None:
     """The version an entity tag names; None for `*` or no tag. Raises `Invalid` for anything else."""
     if tag in {"", "*"}:
         return None
     version = limits.find_number(tag.removeprefix("W/").strip('"'))
     if version is None:
-        raise Invalid('an entity tag here is a job\'s version in quotes, such as "7"')
+        raise Invalid('an entity tag here is a version in quotes, such as "7"')
     return version
 
 
@@ -111,12 +129,12 @@ async def submit_jobs(desk: Desk, call: Call) -> Answer:
     """One answer per member, in order; a bad one does not fail the others."""
     if b"idempotency-key" in call.headers:
         raise Invalid("in a batch each member carries its own idempotency_key; the header is for a single job")
-    trace = _trace(call)
+    actor, trace = find_actor(call), _trace(call)
     batch: api.NewJobs = call.body
     prepared: list[Order | HoldfastError] = []
     for new in batch.jobs:
         try:
-            prepared.append(to_order(new, call.tenant, trace=trace))
+            prepared.append(to_order(new, call.tenant, actor=actor, trace=trace))
         except HoldfastError as error:
             prepared.append(error)
     replies = iter(await desk.plane.submitter.submit([order for order in prepared if isinstance(order, Order)]))
@@ -154,19 +172,24 @@ def _labels(given: list[str]) -> dict[str, str]:
 async def get_job(desk: Desk, call: Call) -> Answer:
     """The job now, or after waiting: until it is terminal or, with If-None-Match, has another version."""
     query: WaitQuery = call.query
-    known = _version(call.header(b"if-none-match"))
-    job_id = JobId(call.path["id"])
-    hints = desk.feed.jobs
-    with hints.of(job_id) as hint:
-        async with Patience(hint, seconds=query.wait, receive=call.receive) as patience:
-            job = await desk.plane.store.get_job(call.tenant, job_id)
-            while query.wait and not hints.closed and not _is_news(job, known):
-                if not await patience.wait_hint():
-                    break
-                job = await desk.plane.store.get_job(call.tenant, job_id)
+    known = version_of_tag(call.header(b"if-none-match"))
+    job = await _job_after_wait(desk, call, JobId(call.path["id"]), query.wait, known)
     if known == job.version:
         return Answer(status=304, headers=(_etag(job),))
     return Answer(job_view(job), headers=(_etag(job),))
+
+
+async def _job_after_wait(desk: Desk, call: Call, job_id: JobId, wait_s: float, known: int | None = None) -> Job:
+    """The job once there is news of it, or as it is after `wait_s`, or when its caller has hung up."""
+    hints = desk.feed.ends if known is None else desk.feed.jobs
+    with hints.of(job_id) as hint:
+        async with Patience(hint, seconds=wait_s, receive=call.receive) as patience:
+            job = await desk.plane.store.get_job(call.tenant, job_id)
+            while wait_s and not hints.closed and not _is_news(job, known):
+                if not await patience.wait_hint():
+                    break
+                job = await desk.plane.store.get_job(call.tenant, job_id)
+    return job
 
 
 def _is_news(job: Job, known: int | None) -> bool:
@@ -185,7 +208,7 @@ async def list_job_events(desk: Desk, call: Call) -> Answer:
 
 async def cancel_job(desk: Desk, call: Call) -> Answer:
     wanted: api.CancelJob = call.body
-    version = _version(call.header(b"if-match"))
+    version = version_of_tag(call.header(b"if-match"))
     job = await cancel(call.tenant, JobId(call.path["id"]), wanted.reason, store=desk.plane.store, version=version)
     return Answer(job_view(job), headers=(_etag(job),))
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 import holdfast
 from holdfast import api
+from holdfast.gateway.actors import ACTOR
 from holdfast.gateway.calls import Route
 from holdfast.gateway.limits import KEY, TENANT
 
 HEADERS: dict[str, dict[str, Any]] = {
+    "Holdfast-Actor": {"type": "string", "pattern": ACTOR, "description": "Who asks, by the name the caller gives."},
     "Idempotency-Key": {"type": "string", "pattern": KEY},
     "If-Match": {"type": "string", "pattern": '^("[0-9]{1,18}"|\\*)$'},
     "If-None-Match": {"type": "string", "pattern": '^("[0-9]{1,18}"|\\*)$'},
@@ -29,14 +30,20 @@ TENANT_HEADER = {
 }
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
+Uses = Mapping[Any, dict[str, Any]]
+"""By type of a request or a reply: the schema that stands for it, a reference or several."""
+
 
 def document(routes: Sequence[Route], *, api_key: bool) -> dict[str, Any]:
-    types = {kind for route in routes for kind in (route.request, route.reply, route.query) if kind is not None}
-    ordered = sorted(types | {api.Problem}, key=lambda kind: kind.__name__)
-    _, schemas = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
+    types: dict[Any, None] = {api.Problem: None}
+    for route in routes:
+        types |= dict.fromkeys(kind for kind in (route.request, route.reply, route.query) if kind is not None)
+    used, named = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    schemas = dict(sorted(named.items()))
+    uses = dict(zip(types, used, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas, api_key=api_key)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas, uses, api_key=api_key)
     queries = {route.query.__name__ for route in routes if route.query is not None}
     components: dict[str, Any] = {"schemas": {name: s for name, s in schemas.items() if name not in queries}}
     if api_key:
@@ -49,16 +56,16 @@ def document(routes: Sequence[Route], *, api_key: bool) -> dict[str, Any]:
     }
 
 
-def _operation(route: Route, schemas: dict[str, Any], *, api_key: bool) -> dict[str, Any]:
+def _operation(route: Route, schemas: dict[str, Any], uses: Uses, *, api_key: bool) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": route.run.__name__,
         "summary": route.summary,
         "tags": list(route.tags),
         "parameters": [*_path_parameters(route), *_query_parameters(route, schemas), *_header_parameters(route)],
-        "responses": _responses(route),
+        "responses": _responses(route, uses),
     }
     if route.request is not None:
-        content = {"application/json": {"schema": _ref(route.request)}}
+        content = {"application/json": {"schema": uses[route.request]}}
         operation["requestBody"] = {"required": not route.optional, "content": content}
     if api_key and not route.open:
         operation["security"] = [{"apiKey": []}]
@@ -89,26 +96,25 @@ def _absent_not_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _header_parameters(route: Route) -> list[dict[str, Any]]:
-    own = [{"name": name, "in": "header", "required": False, "schema": HEADERS[name]} for name in route.headers]
+    own = [
+        {"name": name, "in": "header", "required": name in route.needs, "schema": HEADERS[name]}
+        for name in route.headers
+    ]
     return own if route.open else [*own, TENANT_HEADER]
 
 
-def _responses(route: Route) -> dict[str, Any]:
+def _responses(route: Route, uses: Uses) -> dict[str, Any]:
     responses: dict[str, Any] = {}
-    schema = {"type": "string"} if route.reply is None else _ref(route.reply)
+    schema = {"type": "string"} if route.reply is None else uses[route.reply]
     for status in route.statuses:
         responses[str(status)] = {"description": _STATUSES[status]}
         if status != 304:
             responses[str(status)]["content"] = {route.media: {"schema": schema}}
     responses["default"] = {
         "description": "A problem; its `code` is stable.",
-        "content": {"application/problem+json": {"schema": _ref(api.Problem)}},
+        "content": {"application/problem+json": {"schema": uses[api.Problem]}},
     }
     return responses
 
 
 _STATUSES = {200: "Done", 202: "Accepted, and durable", 304: "Not changed"}
-
-
-def _ref(kind: type[Struct]) -> dict[str, Any]:
-    return {"$ref": f"#/components/schemas/{kind.__name__}"}

@@ -13,6 +13,7 @@ from holdfast.locks.errors import LockError
 MEDIA = b"application/problem+json"
 
 TITLES = {
+    "already-decided": "Somebody else was first. `decided_by`, `decision` and `decided_at` say who, what and when.",
     "bus-unavailable": "The bus did not take a message. Repeat the request.",
     "conflict": "The thing is not in a state that allows this. Look at it again.",
     "draining": "The plane is shutting down. Ask again in a moment.",
@@ -26,9 +27,11 @@ TITLES = {
     "lock-error": "A lock could not be used.",
     "malformed": "The request cannot be read.",
     "method-not-allowed": "This address does not know that method. `Allow` says which it knows.",
+    "not-an-approver": "You are not among those who may decide this.",
     "not-found": "There is no such thing, for this tenant.",
     "not-owned": "The lock is not owned with this token. Nothing was changed.",
     "plane-unavailable": "The plane was not reached.",
+    "session-busy": "The session has a live job. Wait for it, or submit with `interrupt`.",
     "stale-fence": "A newer attempt has taken over, or the job has ended. Stop, and discard this work.",
     "store-refused": "The store cannot serve as it is. The detail says what to do.",
     "store-unavailable": "The store did not answer. Repeat the request.",
@@ -37,7 +40,7 @@ TITLES = {
     "unauthorized": "The API key is missing or wrong.",
     "undeclared-class": "No lock class of that name is declared.",
     "unsupported-media-type": "Bodies are application/json.",
-    "version-mismatch": "The job has another version than `If-Match` names. Read it again.",
+    "version-mismatch": "It has another version than `If-Match` names, or changed unseen. Read it again.",
 }
 
 
@@ -52,6 +55,9 @@ def problem(error: HoldfastError | LockError, *, instance: str = "") -> api.Prob
         retryable=getattr(error, "retryable", error.status in {423, 503}),
         job_id=getattr(error, "job_id", None),
         current_fence=getattr(error, "current_fence", None) or getattr(error, "current", (None,))[0],
+        decided_by=getattr(error, "decided_by", None),
+        decision=getattr(error, "decision", None),
+        decided_at=getattr(error, "decided_at", None),
     )
 
 

@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 from holdfast import api
-from holdfast.gateway import dead_letters, effects, events, health, jobs, locks, problems, work, workers
+from holdfast.api import approvals as approval_types
+from holdfast.api import policies as policy_types
+from holdfast.gateway import (
+    approvals,
+    dead_letters,
+    effects,
+    events,
+    health,
+    jobs,
+    locks,
+    policies,
+    problems,
+    work,
+    workers,
+)
 from holdfast.gateway.calls import Route
 from holdfast.gateway.limits import BATCH_BYTES_MAX, PAYLOAD_BYTES_MAX
 from holdfast.gateway.pages import PageQuery
+from holdfast.gateway.run_routes import RUN_ROUTES
+from holdfast.gateway.schedules import SCHEDULE_ROUTES
+from holdfast.gateway.webhooks import WEBHOOK_ROUTES
 
 JOBS, WORK, LOOK, HEALTH = ("jobs",), ("work",), ("looking around",), ("health",)
+APPROVALS = ("approvals",)
+POLICY = ("policy",)
 # A body is JSON around one payload: a little more than the payload itself may have.
 SINGLE = PAYLOAD_BYTES_MAX + (1 << 16)
 
 ROUTES: tuple[Route, ...] = (
     Route(
-        method="POST", path="/v1/jobs", run=jobs.submit_job, request=api.NewJob, reply=api.JobView,
-        statuses=(202, 200), headers=("Idempotency-Key", "traceparent"), body_max=SINGLE, hot=True, tags=JOBS,
-        summary="Submit a job. Durable when answered; 200 with the first job where the key repeats it.",
+        method="POST", path="/v1/jobs", run=jobs.submit_job, query=jobs.SubmitQuery, request=api.NewJob,
+        reply=api.JobView, statuses=(202, 200), headers=("Idempotency-Key", "Holdfast-Actor", "traceparent"), body_max=SINGLE, hot=True, tags=JOBS,
+        summary="Submit a job. Durable when answered; 200 if it has ended meanwhile, or with the first job where the key repeats it.",
     ),
     Route(
         method="POST", path="/v1/jobs:batch", run=jobs.submit_jobs, request=api.NewJobs, reply=api.SubmittedJobs,
@@ -51,7 +70,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="POST", path="/v1/work/claim", run=work.claim_work, request=api.Claim, reply=api.Deliveries,
-        hot=True, tags=WORK, summary="Take deliveries; waits for the first one.",
+        body_max=BATCH_BYTES_MAX, hot=True, tags=WORK, summary="Take deliveries; waits for the first one.",
     ),
     Route(
         method="POST", path="/v1/work/start", run=work.start_work, request=api.StartWork, reply=api.Standings,
@@ -145,4 +164,53 @@ ROUTES: tuple[Route, ...] = (
         method="GET", path="/metrics", run=health.tell_metrics, media="text/plain", tags=HEALTH,
         summary="Prometheus metrics.",
     ),
+    Route(
+        method="GET", path="/v1/approvals", run=approvals.list_approvals, query=approvals.ApprovalQuery,
+        reply=approval_types.ApprovalPage, tags=APPROVALS, summary="Approvals, newest first.",
+    ),
+    Route(
+        method="GET", path="/v1/approvals/{id}", run=approvals.get_approval, reply=approval_types.ApprovalView,
+        tags=APPROVALS, summary="One approval, with everything that was said on it.",
+    ),
+    Route(
+        method="POST", path="/v1/approvals/{id}:decide", run=approvals.decide_approval,
+        request=approval_types.DecideApproval, reply=approval_types.ApprovalView,
+        headers=("Holdfast-Actor", "If-Match"), needs=("Holdfast-Actor",), body_max=SINGLE, tags=APPROVALS,
+        summary="Approve, reject, edit or respond. The same again from the same person is answered the same.",
+    ),
+    Route(
+        method="POST", path="/v1/approvals/{id}:delegate", run=approvals.delegate_approval,
+        request=approval_types.DelegateApproval, reply=approval_types.ApprovalView, headers=("Holdfast-Actor",),
+        needs=("Holdfast-Actor",), tags=APPROVALS, summary="Let somebody else decide in the caller's place, this once.",
+    ),
+    Route(
+        method="GET", path="/v1/policy", run=policies.get_policy, reply=policy_types.PolicyView, tags=POLICY,
+        summary="The active version of the policy, and the one that this plane uses.",
+    ),
+    Route(
+        method="POST", path="/v1/policy:publish", run=policies.publish_policy, request=policy_types.PublishPolicy,
+        reply=policy_types.PolicyView, headers=("Holdfast-Actor", "If-Match"), tags=POLICY,
+        summary="Store a document as the next version, and make it the active one.",
+    ),
+    Route(
+        method="POST", path="/v1/policy:rollback", run=policies.roll_back_policy, request=policy_types.RollBackPolicy,
+        reply=policy_types.PolicyView, headers=("Holdfast-Actor", "If-Match"), tags=POLICY,
+        summary="Make an older version the active one.",
+    ),
+    Route(
+        method="POST", path="/v1/policy:simulate", run=policies.simulate_policy, request=policy_types.SimulatePolicy,
+        reply=policy_types.Simulation, tags=POLICY,
+        summary="What a draft would have decided about the tenant's newest jobs. Changes nothing.",
+    ),
+    Route(
+        method="GET", path="/v1/policy/versions", run=policies.list_policy_versions, query=PageQuery,
+        reply=policy_types.PolicyVersionPage, tags=POLICY, summary="Versions of the policy, newest first.",
+    ),
+    Route(
+        method="GET", path="/v1/policy/versions/{version}", run=policies.get_policy_version,
+        reply=policy_types.PolicyVersionView, tags=POLICY, summary="One version of the policy, with its document.",
+    ),
+    *RUN_ROUTES,
+    *SCHEDULE_ROUTES,
+    *WEBHOOK_ROUTES,
 )  # fmt: skip

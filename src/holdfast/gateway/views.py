@@ -39,6 +39,12 @@ def job_view(job: Job) -> api.JobView:
         error=job.error,
         replay_of=job.replay_of,
         version=job.version,
+        actor=job.actor,
+        session=job.session,
+        run=job.run,
+        step=job.step,
+        decision=job.decision,
+        approval=job.approval,
     )
 
 
@@ -46,6 +52,7 @@ def event_view(event: JobEvent) -> api.EventView:
     return api.EventView(
         number=event.number,
         job_id=event.job_id,
+        run=event.run,
         kind=event.kind,
         state=event.state,
         attempt=event.attempt,
@@ -69,6 +76,7 @@ def delivery_view(job: Job, topics: Topics, *, started: bool) -> api.DeliveryVie
         labels=job.labels,
         risk=job.risk,
         trace=job.trace,
+        decision=job.decision,
     )
 
 

@@ -69,8 +69,12 @@ async def claim_work(desk: Desk, call: Call) -> Answer:
             looked_at = runtime.now()
         async with Patience(claim.hint, seconds=wanted.wait_s, receive=call.receive) as patience:
             jobs = await _claim(plane, wanted)
-            while not jobs and wanted.wait_s and not desk.draining and await patience.wait_hint():
-                if claim.is_ghost:
+            while not jobs and wanted.wait_s and not desk.draining:
+                with claim.open_for(wanted.limit if wanted.start else 0):
+                    hinted = await patience.wait_hint()
+                if claim.opened_at is not None:
+                    looked_at, jobs = claim.opened_at, await claim.take_handed()
+                if claim.opened_at is not None or not hinted or claim.is_ghost:
                     break
                 looked_at = runtime.now()
                 jobs = await _claim(plane, wanted)

@@ -118,3 +118,21 @@ def fork_generation() -> int:
 
 def default_holder() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def is_gone(holder: str) -> bool:
+    """Whether a `default_holder` is known to run no more. In doubt it is not: then its leases run out by themselves."""
+    host, _, pid = holder.rpartition(":")
+    if host != socket.gethostname() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] in "ZX"  # dead, and not yet reaped by its parent
+    except OSError:
+        return False

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 2.0
 
-_BACKENDS = {"sqlite": "sqlite"}
+_BACKENDS = {"sqlite": "sqlite", "postgresql": "postgres", "postgres": "postgres"}
 
 
 class StoreWithBus(Store, Protocol):
@@ -37,11 +37,26 @@ def open_store(url: str, *, topics: Topics, runtime: Runtime, timeout_s: float =
     `topics` tell when a job may need recovery (`recovery.next_look`): they must be those of the
     reconciler.
     """
-    backend = _BACKENDS.get(urlsplit(url).scheme)
+    backend = _BACKENDS.get(_scheme_of(url))
     if backend is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted(_BACKENDS))
         raise ValueError(f"no store serves this URL; use one of {known}")
-    store: StoreWithBus = import_module(f"holdfast.stores.{backend}").open_store(
-        url, topics=topics, runtime=runtime, timeout_s=timeout_s
-    )
+    try:
+        module = import_module(f"holdfast.stores.{backend}")
+    except ModuleNotFoundError as missing:
+        raise ValueError(
+            f"this store needs the package {missing.name!r}: pip install 'holdfast[{backend}]'"
+        ) from missing
+    store: StoreWithBus = module.open_store(url, topics=topics, runtime=runtime, timeout_s=timeout_s)
     return store
+
+
+def _scheme_of(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ValueError("the store's URL cannot be read; check its brackets") from None
+    # What follows an unescaped "/" of a password would be taken for a path, and shown as one.
+    if parts.netloc and "@" not in parts.netloc and "@" in url:
+        raise ValueError("write '/', '?', '#' and '@' in user and password percent-encoded, as %2F, %3F, %23, %40")
+    return parts.scheme

@@ -16,6 +16,7 @@ import apsw
 
 from holdfast.core.effect import Effect, Ruling
 from holdfast.core.job import Job, JobId, Tenant
+from holdfast.core.record import Kind, Record
 from holdfast.core.retention import Limits
 from holdfast.core.states import EffectState, State
 from holdfast.core.topic import Topics
@@ -37,12 +38,17 @@ from holdfast.ports import (
     Pruned,
     Snapshot,
     Submission,
+    Transaction,
 )
-from holdfast.stores import sqlite_effects as effects
+from holdfast.stores import effects
+from holdfast.stores import sqlite_records as records
 from holdfast.stores import sqlite_retention as retention
+from holdfast.stores import sqlite_run_retention as run_retention
 from holdfast.stores.sqlite_file import PlanePart
 from holdfast.stores.sqlite_jobs import Ledger
-from holdfast.stores.sqlite_reads import Reads, Turns
+from holdfast.stores.sqlite_reads import Reads, Turns, Without
+from holdfast.stores.sqlite_sessions import list_session
+from holdfast.stores.transactions import transact
 
 if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
@@ -116,12 +122,22 @@ class SqliteStore:
     async def list_jobs(self, tenant: Tenant, wanted: JobFilter, *, before: JobId | None, limit: int) -> list[Job]:
         return await self._scan(lambda reads: reads.list_jobs(tenant, wanted, before, limit))
 
-    async def list_dispatchable(self, *, limit: int, except_topics: Collection[str] = ()) -> list[Job]:
-        without = tuple(sorted(except_topics))
+    async def list_dispatchable(
+        self,
+        *,
+        limit: int,
+        except_topics: Collection[str] = (),
+        except_tenants: Collection[Tenant] = (),
+        except_keys: Collection[str] = (),
+    ) -> list[Job]:
+        without = Without(tuple(sorted(except_topics)), frozenset(except_tenants), tuple(sorted(except_keys)))
         return await self._read(lambda reads: reads.list_dispatchable(self.now(), limit, self._turns, without))
 
     async def list_in_hand(self, worker: str) -> list[Job]:
         return await self._read(lambda reads: reads.list_in_hand(worker))
+
+    async def list_session(self, tenant: Tenant, session: str) -> list[Job]:
+        return await self._read(lambda reads: list_session(reads.execute, tenant, session))
 
     async def list_recoverable(self, *, limit: int, after: JobId | None = None) -> list[Job]:
         return await self._scan(lambda reads: reads.list_recoverable(self.now(), limit, after))
@@ -135,10 +151,19 @@ class SqliteStore:
     async def add_notes(self, notes: Sequence[Note]) -> None:
         await self._write(lambda ledger: ledger.add_notes(notes))
 
+    async def transact(self, transactions: Sequence[Transaction]) -> list[bool]:
+        return await self._write(lambda ledger: transact(ledger, transactions, self._topic_of))
+
     async def list_events(
-        self, *, after: int, limit: int, tenant: Tenant | None = None, job_id: JobId | None = None
+        self,
+        *,
+        after: int,
+        limit: int,
+        tenant: Tenant | None = None,
+        job_id: JobId | None = None,
+        run: str | None = None,
     ) -> list[JobEvent]:
-        return await self._scan(lambda reads: reads.list_events(after, limit, tenant, job_id))
+        return await self._scan(lambda reads: reads.list_events(after, limit, tenant, job_id, run))
 
     def subscribe(self, listener: Callable[[Sequence[JobEvent]], None]) -> Callable[[], None]:
         self._listeners.append(listener)
@@ -151,6 +176,47 @@ class SqliteStore:
 
     async def count_jobs(self) -> dict[tuple[Tenant, State], int]:
         return await self._read(lambda reads: reads.count_jobs())
+
+    async def count_topics(self) -> dict[tuple[Tenant, str], int]:
+        return await self._scan(lambda reads: reads.count_topics())
+
+    async def count_active(self) -> dict[tuple[Tenant, str, str], int]:
+        return await self._scan(lambda reads: reads.count_active())
+
+    # -- records -----------------------------------------------------------------------------------
+
+    async def get_record(self, kind: Kind, tenant: Tenant, record_id: str) -> Record:
+        record = await self._read(lambda reads: records.find(reads.execute, kind, tenant, record_id))
+        if record is None:
+            raise NotFound(f"no {kind} {record_id}")
+        return record
+
+    async def find_records(self, kind: Kind, tenant: Tenant, ids: Sequence[str]) -> list[Record | None]:
+        return await self._read(lambda reads: [records.find(reads.execute, kind, tenant, one) for one in ids])
+
+    async def list_records(
+        self,
+        kind: Kind,
+        tenant: Tenant,
+        *,
+        state: str | None = None,
+        parent: str | None = None,
+        after: str | None = None,
+        before: str | None = None,
+        limit: int,
+    ) -> list[Record]:
+        # An index knows the state or the parent: with both, all of a parent's may have to be looked at.
+        return await (self._scan if state is not None and parent else self._read)(
+            lambda reads: records.list_records(
+                reads.execute, kind, tenant, state=state, parent=parent, after=after, before=before, limit=limit
+            )
+        )
+
+    async def count_records(self, kind: Kind, tenant: Tenant, *, states: Collection[str]) -> dict[str, int]:
+        return await self._read(lambda reads: records.count(reads.execute, kind, tenant, states))
+
+    async def list_due(self, kind: Kind, *, limit: int) -> list[Record]:
+        return await self._read(lambda reads: records.list_due(reads.execute, kind, self.now(), limit))
 
     # -- effects -----------------------------------------------------------------------------------
 
@@ -204,7 +270,7 @@ class SqliteStore:
         )
 
     async def write_snapshot(self, snapshot: Snapshot) -> bool:
-        return await self._write(lambda ledger: effects.write_snapshot(ledger, snapshot))
+        return await self._write(lambda ledger: ledger.write_snapshot(snapshot))
 
     async def read_snapshot(self) -> Snapshot | None:
         return await self._read(lambda reads: reads.read_snapshot())
@@ -213,6 +279,11 @@ class SqliteStore:
 
     async def prune(self, limits: Limits, *, after: int = 0) -> Pruned:
         # Looked for beside the writer, which is then asked only for what can go.
+        if after >= retention.RECORDS:
+            ended = await self._scan(lambda reads: run_retention.find(reads, limits, after))
+            if not ended.records:
+                return Pruned(0, ended.after)
+            return await self._write(lambda ledger: run_retention.prune(ledger, ended, limits))
         found = await self._scan(lambda reads: retention.find(reads, limits, after))
         if not found.origins:
             return Pruned(0, found.after)
@@ -242,8 +313,6 @@ class SqliteStore:
         for worker in sorted(arrivals):
             for callback in self._arrival_listeners:
                 callback(worker)
-
-    # ----------------------------------------------------------------------------------------------
 
     def _join(self) -> None:
         part = join(self._path, self._url, self._runtime, "plane", lambda writer: PlanePart(writer, self._runtime))
@@ -324,10 +393,7 @@ class SqliteStore:
 
 def _translated(error: LockError) -> HoldfastError:
     """The file's errors are typed by the lock library, which knows nothing of the control plane."""
-    if isinstance(error, Unavailable):
-        if isinstance(error.__cause__, ValueError):
-            return Invalid(f"this cannot be stored: {type(error.__cause__).__name__}")
-        subject, _, detail = str(error).partition(": ")
-        return StoreUnavailable(subject, detail, applied=error.applied)
+    if isinstance(error.__cause__, ValueError) and isinstance(error, Unavailable):
+        return Invalid(f"this cannot be stored: {type(error.__cause__).__name__}")
     subject, _, detail = str(error).partition(": ")
-    return StoreUnavailable(subject, detail, applied=False)
+    return StoreUnavailable(subject, detail, applied=error.applied if isinstance(error, Unavailable) else False)

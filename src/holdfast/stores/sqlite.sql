@@ -15,8 +15,12 @@ CREATE TABLE IF NOT EXISTS holdfast_jobs (
     deadline      REAL,
     replay_of     TEXT,
     trace         TEXT NOT NULL,
+    actor         TEXT NOT NULL DEFAULT '',
+    session       TEXT NOT NULL DEFAULT '',
+    run           TEXT NOT NULL DEFAULT '',
+    step          TEXT NOT NULL DEFAULT '',
     payload       BLOB,               -- NULL: in holdfast_payloads
-    -- above: for ever as submitted; below: replaced with each version
+    -- above: as submitted (of a payload there may be another before the job runs); below: replaced with each version
     state         TEXT NOT NULL,
     version       INTEGER NOT NULL,
     since         REAL NOT NULL,
@@ -31,13 +35,15 @@ CREATE TABLE IF NOT EXISTS holdfast_jobs (
     cancel_requested INTEGER NOT NULL,
     progress      TEXT,               -- JSON
     error         TEXT,               -- JSON
+    decision      TEXT,               -- JSON
+    approval      TEXT NOT NULL DEFAULT '',
     result        BLOB,
-    look_at       REAL                -- recovery.next_look; NULL once it has ended
+    look_at       REAL,               -- recovery.next_look; NULL once it has ended
+    behind        INTEGER NOT NULL DEFAULT 0  -- 1: SCHEDULED, and another one of its session goes before it
 );
 CREATE INDEX IF NOT EXISTS holdfast_jobs_by_tenant ON holdfast_jobs (tenant, id);
 CREATE INDEX IF NOT EXISTS holdfast_jobs_scheduled ON holdfast_jobs (priority, tenant, not_before, id)
-    WHERE state = 'SCHEDULED';
-CREATE INDEX IF NOT EXISTS holdfast_jobs_replays ON holdfast_jobs (replay_of) WHERE replay_of IS NOT NULL;
+    WHERE state = 'SCHEDULED' AND behind = 0;
 CREATE INDEX IF NOT EXISTS holdfast_jobs_in_hand ON holdfast_jobs (worker, id)
     WHERE state IN ('DISPATCHED', 'RUNNING');
 CREATE INDEX IF NOT EXISTS holdfast_jobs_live ON holdfast_jobs (id, look_at)
@@ -46,6 +52,14 @@ CREATE INDEX IF NOT EXISTS holdfast_jobs_unlucky ON holdfast_jobs (tenant, state
     WHERE state IN ('FAILED', 'CANCELLED', 'TIMEOUT', 'DENIED');
 CREATE INDEX IF NOT EXISTS holdfast_jobs_replays ON holdfast_jobs (replay_of)
     WHERE replay_of IS NOT NULL;
+CREATE INDEX IF NOT EXISTS holdfast_jobs_by_run ON holdfast_jobs (run, id)
+    WHERE run != '';
+-- Who is next in a session: one that has been tried and is not parked, then the oldest (sqlite_sessions.py).
+CREATE INDEX IF NOT EXISTS holdfast_jobs_in_session
+    ON holdfast_jobs (tenant, session, state, (attempts = 0 OR not_before >= 253402300799.0), not_before, id)
+    WHERE session != '' AND look_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS holdfast_jobs_first_of_session ON holdfast_jobs (tenant, session)
+    WHERE session != '' AND state = 'SCHEDULED' AND behind = 0;
 
 -- Payloads too large to be written again with each version of their job.
 CREATE TABLE IF NOT EXISTS holdfast_payloads (
@@ -75,13 +89,16 @@ CREATE TABLE IF NOT EXISTS holdfast_events (
     tenant  TEXT NOT NULL,
     job_id  TEXT NOT NULL,
     kind    TEXT NOT NULL,
-    state   TEXT NOT NULL,
+    state   TEXT NOT NULL,            -- empty: not about one job
     attempt INTEGER NOT NULL,
     fence   INTEGER NOT NULL,
     at      REAL NOT NULL,
-    detail  TEXT NOT NULL             -- JSON
+    detail  TEXT NOT NULL,            -- JSON
+    run     TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX IF NOT EXISTS holdfast_events_by_job ON holdfast_events (job_id, number);
+CREATE INDEX IF NOT EXISTS holdfast_events_by_run ON holdfast_events (run, number)
+    WHERE run != '';
 
 -- How far retention has come: the highest number of a tenant's events that it has removed.
 CREATE TABLE IF NOT EXISTS holdfast_pruned (
@@ -135,3 +152,24 @@ CREATE TABLE IF NOT EXISTS holdfast_snapshot (
     at      REAL NOT NULL,
     workers BLOB NOT NULL
 );
+
+-- Everything that is kept and is not a job (core/record.py).
+CREATE TABLE IF NOT EXISTS holdfast_records (
+    kind       TEXT NOT NULL,
+    tenant     TEXT NOT NULL,
+    id         TEXT NOT NULL,
+    version    INTEGER NOT NULL,
+    state      TEXT NOT NULL,
+    parent     TEXT NOT NULL,
+    due        REAL,
+    created_at REAL NOT NULL,
+    body       BLOB NOT NULL,         -- JSON
+    PRIMARY KEY (kind, tenant, id)
+);
+CREATE INDEX IF NOT EXISTS holdfast_records_by_parent ON holdfast_records (kind, tenant, parent, id)
+    WHERE parent != '';
+-- Steps and results are many, and are asked for by their run.
+CREATE INDEX IF NOT EXISTS holdfast_records_by_state ON holdfast_records (kind, tenant, state, id)
+    WHERE kind NOT IN ('step', 'result');
+CREATE INDEX IF NOT EXISTS holdfast_records_due ON holdfast_records (kind, due, tenant, id)
+    WHERE due IS NOT NULL;

@@ -12,8 +12,9 @@ from holdfast.core.recovery import next_look
 from holdfast.core.topic import Topics
 from holdfast.locks.errors import StoreRefused
 from holdfast.ports import JobEvent
+from holdfast.stores.rows import job_of
 from holdfast.stores.sqlite_jobs import Ledger
-from holdfast.stores.sqlite_rows import SELECT_JOB, job_of
+from holdfast.stores.sqlite_rows import SELECT_JOB
 
 if TYPE_CHECKING:
     import apsw
@@ -21,7 +22,22 @@ if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
     from holdfast.locks.stores.sqlite_writer import Writer
 
-PLANE_VERSION = 1
+PLANE_VERSION = 2
+
+_UPGRADES = {
+    # From this version to the next. What is new altogether, sqlite.sql makes.
+    1: """
+        ALTER TABLE holdfast_jobs ADD COLUMN actor TEXT NOT NULL DEFAULT '';
+        ALTER TABLE holdfast_jobs ADD COLUMN session TEXT NOT NULL DEFAULT '';
+        ALTER TABLE holdfast_jobs ADD COLUMN run TEXT NOT NULL DEFAULT '';
+        ALTER TABLE holdfast_jobs ADD COLUMN step TEXT NOT NULL DEFAULT '';
+        ALTER TABLE holdfast_jobs ADD COLUMN decision TEXT;
+        ALTER TABLE holdfast_jobs ADD COLUMN approval TEXT NOT NULL DEFAULT '';
+        ALTER TABLE holdfast_jobs ADD COLUMN behind INTEGER NOT NULL DEFAULT 0;
+        ALTER TABLE holdfast_events ADD COLUMN run TEXT NOT NULL DEFAULT '';
+        DROP INDEX holdfast_jobs_scheduled;
+    """,
+}
 
 CHECKED_BYTES_MAX = 64 * 1024 * 1024
 """Up to this size every page is looked at when the file is opened (a tenth of a second). Damage in a
@@ -54,6 +70,8 @@ class PlanePart:
                 self.writer.shown, "this file was written by a newer Holdfast", next_step="Upgrade this process first"
             )
         self._refuse_damaged(connection)
+        for older in range(version or PLANE_VERSION, PLANE_VERSION):
+            connection.execute(_UPGRADES[older])
         connection.execute(_SCHEMA.read_text())
         _set_meta(connection, "plane_version", PLANE_VERSION)
         self._offset_s = self._measured_offset(connection)

@@ -10,26 +10,37 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from holdfast.core.decision import told
+from holdfast.core.effect import Effect
 from holdfast.core.job import PARKED_UNTIL, Job, JobId, amend
-from holdfast.core.recovery import next_look
+from holdfast.core.record import Kind, Record
 from holdfast.core.states import TERMINAL, EffectState, State
-from holdfast.core.topic import Topic
-from holdfast.ports import Accepted, Change, Delivery, JobEvent, KeyReused, Note, Submission
+from holdfast.ports import Accepted, Change, Delivery, JobEvent, KeyReused, Note, RecordChange, Snapshot, Submission
+from holdfast.stores import sqlite_records as records
+from holdfast.stores.ledger import TopicOf, look_at
+from holdfast.stores.rows import (
+    bounds_values,
+    effect_values,
+    event_values,
+    is_bounded_anew,
+    record_values,
+    values_anew,
+)
 from holdfast.stores.sqlite_reads import Reads
 from holdfast.stores.sqlite_rows import (
     INSERT_EVENT,
     INSERT_JOB,
+    INSERT_RECORD,
     PAYLOAD_INLINE_MAX,
+    REPLACE_BOUNDS,
     REPLACE_JOB,
-    event_values,
-    values_anew,
-    values_once,
+    WRITE_EFFECT,
+    inserted_values,
 )
+from holdfast.stores.sqlite_sessions import arrange, is_at_work, list_session
 
 if TYPE_CHECKING:
     import apsw
-
-TopicOf = Callable[[str], Topic]
 
 
 class Ledger:
@@ -37,6 +48,10 @@ class Ledger:
 
     def __init__(self, connection: apsw.Connection, now: float) -> None:
         self.reads = Reads(connection)
+        self.find_job = self.reads.find_job
+        self.find_effect = self.reads.find_effect
+        self.list_parked = self.reads.list_parked
+        self.find_dead_letter = self.reads.find_dead_letter
         self.now = now
         self.events: list[JobEvent] = []
         self.arrivals: set[str] = set()
@@ -53,13 +68,11 @@ class Ledger:
     def submit_one(self, submission: Submission, topic_of: TopicOf) -> Accepted | KeyReused:
         job = submission.job
         if submission.key is not None:
-            known = self.execute(
-                "SELECT digest, job_id FROM holdfast_keys WHERE tenant = ? AND key = ?", (job.tenant, submission.key)
-            ).fetchone()
+            known = self.find_key(job.tenant, submission.key)
             if known is not None:
                 digest, first = known
                 return self._repeated(first) if digest == submission.digest else KeyReused(first)
-        self.execute(INSERT_JOB, (*values_once(job), *values_anew(job), _look_at(job, topic_of)))
+        self.execute(INSERT_JOB, (*inserted_values(job), *values_anew(job), look_at(job, topic_of)))
         if not self._changes():
             return self._repeated(job.id)  # the very same submission: its first answer was lost
         if len(job.payload) > PAYLOAD_INLINE_MAX:
@@ -70,8 +83,51 @@ class Ledger:
                 (job.tenant, submission.key, submission.digest, job.id),
             )
         self._count(job, +1)
-        self.tell(job, "job.submitted", {})
+        self.tell(job, "job.submitted", told(job) if job.decision else {})
+        for change in submission.records:
+            self.write_record(change)
+        self.add_notes(submission.notes)
+        if job.session:
+            arrange(self.execute, job)
+        if job.run and job.state in TERMINAL:
+            self._leave_result(job)
         return Accepted(job, repeated=False)
+
+    def find_key(self, tenant: str, key: str) -> tuple[str, JobId] | None:
+        """The digest it was used with, and the job it made."""
+        known: tuple[str, JobId] | None = self.execute(
+            "SELECT digest, job_id FROM holdfast_keys WHERE tenant = ? AND key = ?", (tenant, key)
+        ).fetchone()
+        return known
+
+    def version_of(self, job_id: JobId) -> int | None:
+        row = self.execute("SELECT version FROM holdfast_jobs WHERE id = ?", (job_id,)).fetchone()
+        return None if row is None else row[0]
+
+    def is_at_work(self, job: Job) -> bool:
+        return is_at_work(self.execute, job)
+
+    def list_session(self, tenant: str, session: str) -> list[Job]:
+        return list_session(self.execute, tenant, session)
+
+    def record_version(self, record: Record) -> int:
+        return records.version_of(self.execute, record)
+
+    def write_record(self, change: RecordChange) -> None:
+        records.write(self.execute, change)
+
+    def write_effect(self, effect: Effect) -> None:
+        self.execute(WRITE_EFFECT, effect_values(effect))
+
+    def mark_replayed(self, number: int, replayed_as: JobId) -> None:
+        self.execute("UPDATE holdfast_dead_letters SET replayed_as = ? WHERE number = ?", (replayed_as, number))
+
+    def write_snapshot(self, snapshot: Snapshot) -> bool:
+        stored = self.reads.read_snapshot()
+        if stored is not None and (stored.fence, stored.seq) >= (snapshot.fence, snapshot.seq):
+            return False
+        self.execute("INSERT OR REPLACE INTO holdfast_snapshot VALUES (1, ?, ?, ?, ?)", tuple(snapshot))
+        return True
 
     def _repeated(self, job_id: JobId) -> Accepted:
         job = self.reads.find_job(job_id)
@@ -83,6 +139,9 @@ class Ledger:
 
     def _apply(self, change: Change, topic_of: TopicOf) -> bool:
         before, after = change.before, change.after
+        is_dispatch = after.state is State.DISPATCHED and before.state is not State.DISPATCHED
+        if is_dispatch and after.session and self.is_at_work(after):
+            return False
         if after.not_before >= PARKED_UNTIL and not self._awaits_a_person(after):
             after = replace(after, not_before=self.now)  # the word it would wait for has come already
         if not self._replace(before, after, topic_of):
@@ -106,13 +165,43 @@ class Ledger:
         return True
 
     def _replace(self, before: Job, after: Job, topic_of: TopicOf) -> bool:
-        self.execute(REPLACE_JOB, (*values_anew(after), _look_at(after, topic_of), before.id, before.version))
+        self.execute(REPLACE_JOB, (*values_anew(after), look_at(after, topic_of), before.id, before.version))
         if not self._changes():
             return False
         if before.state is not after.state:
             self._count(before, -1)
             self._count(after, +1)
+            if after.run and after.state in TERMINAL:
+                self._leave_result(after)
+        if after.session and (before.state is not after.state or before.not_before != after.not_before):
+            arrange(self.execute, after)
+        if after.payload != before.payload:
+            self._replace_payload(after)
+        if is_bounded_anew(before, after):
+            self.execute(REPLACE_BOUNDS, (*bounds_values(after), after.id))
         return True
+
+    def _replace_payload(self, job: Job) -> None:
+        is_large = len(job.payload) > PAYLOAD_INLINE_MAX
+        self.execute("UPDATE holdfast_jobs SET payload = ? WHERE id = ?", (None if is_large else job.payload, job.id))
+        if is_large:
+            self.execute("INSERT OR REPLACE INTO holdfast_payloads VALUES (?, ?)", (job.id, job.payload))
+        else:
+            self.execute("DELETE FROM holdfast_payloads WHERE job_id = ?", (job.id,))
+
+    def _leave_result(self, job: Job) -> None:
+        """For the job's run, which is told nothing else: without it a crash now would leave the run waiting for ever."""
+        record = Record(
+            kind=Kind.RESULT,
+            tenant=job.tenant,
+            id=job.id,
+            state="job",
+            parent=job.run,
+            due=self.now,
+            created_at=self.now,
+            body=b"{}",
+        )
+        self.execute(f"{INSERT_RECORD} ON CONFLICT DO NOTHING", record_values(record))
 
     def _awaits_a_person(self, job: Job) -> bool:
         # PREPARED too: what this attempt had begun becomes unknown with this very change.
@@ -145,6 +234,9 @@ class Ledger:
 
     def add_notes(self, notes: Sequence[Note]) -> None:
         for note in notes:
+            if not note.job_id:
+                self._tell_without_job(note)
+                continue
             job = self.reads.find_job(note.job_id)
             if job is not None and job.tenant == note.tenant:
                 self.tell(job, note.kind, note.detail)
@@ -158,14 +250,12 @@ class Ledger:
 
     def tell(self, job: Job, kind: str, detail: dict[str, Any]) -> None:
         """Add a line to the job's history."""
-        if self._last_number is None:
-            self._last_number = self.execute("SELECT coalesce(max(number), 0) FROM holdfast_events").fetchone()[0]
-        self._last_number += 1
         self.events.append(
             JobEvent(
-                number=self._last_number,
+                number=self._next_number(),
                 tenant=job.tenant,
                 job_id=job.id,
+                run=job.run,
                 kind=kind,
                 state=job.state,
                 attempt=job.attempts,
@@ -174,6 +264,28 @@ class Ledger:
                 detail=detail,
             )
         )
+
+    def _tell_without_job(self, note: Note) -> None:
+        self.events.append(
+            JobEvent(
+                number=self._next_number(),
+                tenant=note.tenant,
+                job_id=note.job_id,
+                run=note.run,
+                kind=note.kind,
+                state=None,
+                attempt=0,
+                fence=0,
+                at=self.now,
+                detail=note.detail,
+            )
+        )
+
+    def _next_number(self) -> int:
+        if self._last_number is None:
+            self._last_number = self.execute("SELECT coalesce(max(number), 0) FROM holdfast_events").fetchone()[0]
+        self._last_number += 1
+        return self._last_number
 
     def finish(self) -> None:
         """Write the events and counts of all verbs together. Must precede the commit, and any read of them."""
@@ -197,7 +309,3 @@ class Ledger:
         if job.state not in TERMINAL:
             place = (job.tenant, job.state)
             self._counts[place] = self._counts.get(place, 0) + delta
-
-
-def _look_at(job: Job, topic_of: TopicOf) -> float | None:
-    return None if job.state in TERMINAL else next_look(job, topic_of(job.topic), now=0.0)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.core.effect import Effect
 from holdfast.core.job import PARKED_UNTIL, Job, JobId, Tenant
 from holdfast.core.states import EffectState, State
 from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Snapshot
-from holdfast.stores.sqlite_rows import SELECT_EFFECT, SELECT_EVENT, SELECT_JOB, effect_of, event_of, job_of
+from holdfast.stores.rows import effect_of, event_of, job_of
+from holdfast.stores.sqlite_rows import SELECT_EFFECT, SELECT_EVENT, SELECT_JOB
 
 if TYPE_CHECKING:
     import apsw
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 _LIVE = ("INDEXED BY holdfast_jobs_live", "look_at IS NOT NULL")
 _IN_HAND = ("INDEXED BY holdfast_jobs_in_hand", "state IN ('DISPATCHED', 'RUNNING')")
 _UNLUCKY = ("INDEXED BY holdfast_jobs_unlucky", "state IN ('FAILED', 'CANCELLED', 'TIMEOUT', 'DENIED')")
+
+_KEY = "decision ->> '$.concurrency.key'"
+"""Of the limit that the job's decision names; NULL if none."""
 
 _WAYS_BY_STATE = {
     # The index to go by, and the condition it was made under, word for word: else it is not taken, and
@@ -32,6 +36,14 @@ _WAYS_BY_STATE = {
     State.TIMEOUT: _UNLUCKY,
     State.DENIED: _UNLUCKY,
 }
+
+
+class Without(NamedTuple):
+    """What `list_dispatchable` leaves out."""
+
+    topics: tuple[str, ...] = ()
+    tenants: frozenset[Tenant] = frozenset()
+    keys: tuple[str, ...] = ()
 
 
 class Turns:
@@ -84,7 +96,7 @@ class Reads:
         )
         return [job_of(row) for row in rows.fetchall()]
 
-    def list_dispatchable(self, now: float, limit: int, turns: Turns, without: tuple[str, ...] = ()) -> list[Job]:
+    def list_dispatchable(self, now: float, limit: int, turns: Turns, without: Without) -> list[Job]:
         found: list[Job] = []
         priority = self._next_priority(101)
         while priority is not None and len(found) < limit:
@@ -94,12 +106,13 @@ class Reads:
 
     def _next_priority(self, below: int) -> int | None:
         row = self.execute(
-            "SELECT max(priority) FROM holdfast_jobs WHERE state = 'SCHEDULED' AND priority < ?", (below,)
+            "SELECT max(priority) FROM holdfast_jobs WHERE state = 'SCHEDULED' AND behind = 0 AND priority < ?",
+            (below,),
         ).fetchone()
         priority: int | None = row[0]
         return priority
 
-    def _in_turn(self, priority: int, now: float, limit: int, turns: Turns, without: tuple[str, ...]) -> list[Job]:
+    def _in_turn(self, priority: int, now: float, limit: int, turns: Turns, without: Without) -> list[Job]:
         """One job of each tenant, then another of each, and so on; each round oldest first.
 
         The first round goes on with the tenants where it ended the last time, for there may be more
@@ -110,12 +123,18 @@ class Reads:
         tenants = itertools.chain(self._tenants(priority, start, None), self._tenants(priority, "", start))
         queues: list[Any] = []
         heads: list[Job] = []
-        passing = f"AND topic NOT IN ({', '.join('?' * len(without))}) " if without else ""
+        passing = ""
+        if without.topics:
+            passing += f"AND topic NOT IN ({', '.join('?' * len(without.topics))}) "
+        if without.keys:
+            passing += f"AND coalesce({_KEY}, '') NOT IN ({', '.join('?' * len(without.keys))}) "
         for tenant in tenants:
+            if tenant in without.tenants:
+                continue
             rows = self.execute(
-                f"{SELECT_JOB} FROM holdfast_jobs WHERE state = 'SCHEDULED' AND priority = ? AND tenant = ? "
-                f"AND not_before <= ? {passing}ORDER BY not_before, id",
-                (priority, tenant, now, *without),
+                f"{SELECT_JOB} FROM holdfast_jobs WHERE state = 'SCHEDULED' AND behind = 0 "
+                f"AND priority = ? AND tenant = ? AND not_before <= ? {passing}ORDER BY not_before, id",
+                (priority, tenant, now, *without.topics, *without.keys),
             )
             first = next(rows, None)
             if first is not None:
@@ -137,7 +156,8 @@ class Reads:
         """Tenants with scheduled jobs of a priority, in order, each by one jump through the index."""
         while True:
             row = self.execute(
-                "SELECT min(tenant) FROM holdfast_jobs WHERE state = 'SCHEDULED' AND priority = ? AND tenant > ?",
+                "SELECT min(tenant) FROM holdfast_jobs "
+                "WHERE state = 'SCHEDULED' AND behind = 0 AND priority = ? AND tenant > ?",
                 (priority, after),
             ).fetchone()
             tenant: str | None = row[0]
@@ -171,12 +191,17 @@ class Reads:
         )
         return [job_of(row) for row in rows.fetchall()]
 
-    def list_events(self, after: int, limit: int, tenant: Tenant | None, job_id: JobId | None) -> list[JobEvent]:
+    def list_events(
+        self, after: int, limit: int, tenant: Tenant | None, job_id: JobId | None, run: str | None
+    ) -> list[JobEvent]:
         where: list[str] = ["number > ?"]
         values: list[Any] = [after]
         if job_id is not None:
             where.append("job_id = ?")
             values.append(job_id)
+        if run is not None:
+            where.append("run = ? AND run != ''")  # the index's own condition, too: else it is not taken
+            values.append(run)
         if tenant is not None:
             where.append("tenant = ?")
             values.append(tenant)
@@ -191,6 +216,20 @@ class Reads:
             "SELECT tenant, state, jobs FROM holdfast_counts WHERE jobs > 0"
         ).fetchall()
         return {(Tenant(tenant), State(state)): jobs for tenant, state, jobs in rows}
+
+    def count_topics(self) -> dict[tuple[Tenant, str], int]:
+        rows: Iterable[tuple[str, str, int]] = self.execute(
+            "SELECT tenant, topic, count(*) FROM holdfast_jobs INDEXED BY holdfast_jobs_live "
+            "WHERE look_at IS NOT NULL GROUP BY 1, 2"
+        ).fetchall()
+        return {(Tenant(tenant), topic): jobs for tenant, topic, jobs in rows}
+
+    def count_active(self) -> dict[tuple[Tenant, str, str], int]:
+        rows: Iterable[tuple[str, str, str, int]] = self.execute(
+            f"SELECT tenant, topic, coalesce({_KEY}, ''), count(*) "  # noqa: S608  (a literal)
+            "FROM holdfast_jobs INDEXED BY holdfast_jobs_in_hand WHERE state IN ('DISPATCHED', 'RUNNING') GROUP BY 1, 2, 3"
+        ).fetchall()
+        return {(Tenant(tenant), topic, key): jobs for tenant, topic, key, jobs in rows}
 
     def find_effect(self, job_id: JobId, key: str) -> Effect | None:
         row = self.execute(

@@ -21,6 +21,26 @@ LOOK_MAX = 1000
 FAMILIES_MAX = 50
 EVENTS_MAX = 1000
 """That one batch removes: a few milliseconds of the writer, between which others have their turn."""
+RECORDS = 2**62
+"""From here on, places are of records (`sqlite_run_retention`); those of jobs are below."""
+
+
+_REMOVALS = (
+    # The job itself last: it is what knows the tenant.
+    (
+        "DELETE FROM holdfast_records WHERE kind = 'approval' AND parent = ?1 AND parent != '' "
+        "AND tenant = (SELECT tenant FROM holdfast_jobs WHERE id = ?1)"
+    ),
+    (
+        "DELETE FROM holdfast_records WHERE kind = 'result' AND id = ?1 "
+        "AND tenant = (SELECT tenant FROM holdfast_jobs WHERE id = ?1)"
+    ),
+    "DELETE FROM holdfast_payloads WHERE job_id = ?",
+    "DELETE FROM holdfast_keys WHERE job_id = ?",
+    "DELETE FROM holdfast_effects WHERE job_id = ?",
+    "DELETE FROM holdfast_dead_letters WHERE job_id = ?",
+    "DELETE FROM holdfast_jobs WHERE id = ?",
+)
 
 
 class Origin(NamedTuple):
@@ -44,12 +64,18 @@ def find(reads: Reads, limits: Limits, after: int) -> Found:
     origins: list[Origin] = []
     for seq, job_id, created_at, replay_of, look_at in rows:
         if created_at >= limits.ended_before:
-            return Found(origins, None)  # from here on they are all too young
-        if replay_of is None and look_at is None and _may_go(reads, job_id, limits):
+            return Found(origins, _first_record(reads))  # from here on they are all too young
+        if replay_of is None and look_at is None and may_go(reads, job_id, limits):
             origins.append(Origin(seq, job_id))
             if len(origins) == FAMILIES_MAX:
                 return Found(origins, seq)
-    return Found(origins, rows[-1][0] if len(rows) == LOOK_MAX else None)
+    return Found(origins, rows[-1][0] if len(rows) == LOOK_MAX else _first_record(reads))
+
+
+def _first_record(reads: Reads) -> int | None:
+    """Where to go on after the jobs."""
+    [(any_record,)] = reads.execute("SELECT EXISTS (SELECT 1 FROM holdfast_records)")
+    return RECORDS if any_record else None
 
 
 def prune(ledger: Ledger, found: Found, limits: Limits) -> Pruned:
@@ -58,14 +84,14 @@ def prune(ledger: Ledger, found: Found, limits: Limits) -> Pruned:
     events_left, jobs = EVENTS_MAX, 0
     for origin in found.origins:
         # Once more, in the transaction: a replay may have been submitted since.
-        if not _may_go(ledger.reads, origin.id, limits):
+        if not may_go(ledger.reads, origin.id, limits):
             continue
-        family = _family(ledger.reads, origin.id)
-        events_left -= _remove_events(ledger, family, events_left)
+        family = family_of(ledger.reads, origin.id)
+        events_left -= remove_events(ledger, family, events_left)
         if events_left <= 0:
             # The history before the job: whatever is left of this family, the next batch finds again.
             return Pruned(jobs, origin.seq - 1)
-        _remove(ledger, family)
+        remove_jobs(ledger, family)
         jobs += len(family)
     return Pruned(jobs, found.after)
 
@@ -80,16 +106,19 @@ def pruned_until(reads: Reads, tenant: Tenant | None) -> int:
     return number
 
 
-def _family(reads: Reads, origin: JobId) -> list[JobId]:
+def family_of(reads: Reads, origin: JobId) -> list[JobId]:
     """The job and its replays."""
     rows = reads.execute("SELECT id FROM holdfast_jobs WHERE id = ?1 OR replay_of = ?1", (origin,))
     return [job_id for (job_id,) in rows.fetchall()]
 
 
-def _may_go(reads: Reads, origin: JobId, limits: Limits) -> bool:
+def may_go(reads: Reads, origin: JobId, limits: Limits, *, with_run: str = "") -> bool:
+    """Whether nobody needs the job and its replays any more; but for their run, if it goes with them."""
     alive = reads.execute(
-        "SELECT 1 FROM holdfast_jobs WHERE (id = ?1 OR replay_of = ?1) AND (look_at IS NOT NULL OR since >= ?2) LIMIT 1",
-        (origin, limits.ended_before),
+        "SELECT 1 FROM holdfast_jobs AS job WHERE (id = ?1 OR replay_of = ?1) "
+        "AND (look_at IS NOT NULL OR since >= ?2 OR run != '' AND run != ?3 AND EXISTS "
+        "  (SELECT 1 FROM holdfast_records WHERE kind = 'run' AND tenant = job.tenant AND id = job.run)) LIMIT 1",
+        (origin, limits.ended_before, with_run),
     ).fetchone()
     if alive is not None:
         return False
@@ -97,7 +126,7 @@ def _may_go(reads: Reads, origin: JobId, limits: Limits) -> bool:
         "SELECT 1 FROM holdfast_effects WHERE job_id = ? AND state IN (?, ?) LIMIT 1",
         (origin, EffectState.PREPARED, EffectState.UNKNOWN),
     ).fetchone()
-    return unsettled is None and not any(_is_wanted(reads, job_id, limits) for job_id in _family(reads, origin))
+    return unsettled is None and not any(_is_wanted(reads, job_id, limits) for job_id in family_of(reads, origin))
 
 
 def _is_wanted(reads: Reads, job_id: JobId, limits: Limits) -> bool:
@@ -111,7 +140,7 @@ def _is_wanted(reads: Reads, job_id: JobId, limits: Limits) -> bool:
     return bool(row[0])
 
 
-def _remove_events(ledger: Ledger, family: Sequence[JobId], limit: int) -> int:
+def remove_events(ledger: Ledger, family: Sequence[JobId], limit: int) -> int:
     """Remove up to `limit` events, oldest first, and note how far; how many there were."""
     removed = 0
     for job_id in family:
@@ -122,24 +151,23 @@ def _remove_events(ledger: Ledger, family: Sequence[JobId], limit: int) -> int:
             "(SELECT number FROM holdfast_events WHERE job_id = ? ORDER BY number LIMIT ?) RETURNING number, tenant",
             (job_id, limit - removed),
         ).fetchall()
-        if rows:
-            number, tenant = max(rows)
-            ledger.execute(
-                "INSERT INTO holdfast_pruned VALUES (?, ?) "
-                "ON CONFLICT (tenant) DO UPDATE SET number = max(number, excluded.number)",
-                (tenant, number),
-            )
+        note_removed(ledger, rows)
         removed += len(rows)
     return removed
 
 
-def _remove(ledger: Ledger, family: Sequence[JobId]) -> None:
+def note_removed(ledger: Ledger, events: Sequence[tuple[int, str]]) -> None:
+    """(number, tenant) of events of one tenant that are gone."""
+    if events:
+        number, tenant = max(events)
+        ledger.execute(
+            "INSERT INTO holdfast_pruned VALUES (?, ?) "
+            "ON CONFLICT (tenant) DO UPDATE SET number = max(number, excluded.number)",
+            (tenant, number),
+        )
+
+
+def remove_jobs(ledger: Ledger, family: Sequence[JobId]) -> None:
     for job_id in family:
-        for statement in (
-            "DELETE FROM holdfast_payloads WHERE job_id = ?",
-            "DELETE FROM holdfast_keys WHERE job_id = ?",
-            "DELETE FROM holdfast_effects WHERE job_id = ?",
-            "DELETE FROM holdfast_dead_letters WHERE job_id = ?",
-            "DELETE FROM holdfast_jobs WHERE id = ?",
-        ):
+        for statement in _REMOVALS:
             ledger.execute(statement, (job_id,))

@@ -47,6 +47,7 @@ class Attempt:
             delivered.labels,
             delivered.risk,
             delivered.trace,
+            delivered.decision,
         )
         self.lease = AttemptLease(
             lease_s=delivered.lease_s, running_timeout_s=delivered.running_timeout_s, began_at=began_at

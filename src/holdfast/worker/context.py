@@ -32,6 +32,8 @@ class JobFacts:
         self.labels = work.labels
         self.risk = work.risk
         self.trace = work.trace
+        self.decision = work.decision
+        """What the policy said of the job, and in `approval` who approved it; None without a policy."""
         self.over = ""
         """Why the handler must stop, once it must: cancelled, timed_out, handed_back, lost or stale."""
         self._payload = work.payload

@@ -29,6 +29,7 @@ class Work(Struct, tag=True, array_like=True, frozen=True):
     labels: dict[str, str]
     risk: str
     trace: str
+    decision: dict[str, Any] | None = None
 
 
 class Begin(Struct, tag=True, array_like=True, frozen=True):

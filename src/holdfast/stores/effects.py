@@ -1,4 +1,4 @@
-"""Effects, dead letters and the worker snapshot in SQLite, inside a ledger's transaction.
+"""Effects and replays of dead letters, inside a ledger's transaction.
 
 Refusals are returned, not raised: the transaction belongs to others too.
 """
@@ -11,9 +11,8 @@ from holdfast.core.effect import Effect, Ruling, idempotency_key, rule_on_repeat
 from holdfast.core.job import Job, JobId, Tenant, amend
 from holdfast.core.states import EffectState, State
 from holdfast.errors import Conflict, KeyReused, NotFound, StaleAttempt
-from holdfast.ports import Accepted, Change, Snapshot, Submission
-from holdfast.stores.sqlite_jobs import Ledger, TopicOf
-from holdfast.stores.sqlite_rows import WRITE_EFFECT, effect_values
+from holdfast.ports import Accepted, Change, Submission
+from holdfast.stores.ledger import Ledger, TopicOf
 
 _TOLD = {EffectState.COMMITTED: "effect.committed", EffectState.ABSENT: "effect.absent"}
 """A worker's late word."""
@@ -22,12 +21,12 @@ _TOLD = {EffectState.COMMITTED: "effect.committed", EffectState.ABSENT: "effect.
 def prepare(
     ledger: Ledger, job_id: JobId, fence: int, key: str, *, idempotent: bool
 ) -> tuple[Effect, Ruling] | NotFound | StaleAttempt:
-    job = ledger.reads.find_job(job_id)
+    job = ledger.find_job(job_id)
     if job is None:
         return NotFound(f"no job {job_id}")
     if job.state is not State.RUNNING or job.fence != fence:
         return _stale(job, fence, current=job.fence)
-    known = ledger.reads.find_effect(job.origin, key)
+    known = ledger.find_effect(job.origin, key)
     if known is not None:
         ruling = rule_on_repeat(known, fence=fence, risk=job.risk, idempotent=idempotent)
         if ruling is not Ruling.RUN:
@@ -44,7 +43,7 @@ def prepare(
         prepared_at=ledger.now,
         settled_at=None,
     )
-    _write(ledger, effect)
+    ledger.write_effect(effect)
     return effect, Ruling.RUN
 
 
@@ -59,8 +58,8 @@ def settle(
     topic_of: TopicOf,
 ) -> Effect | NotFound | Conflict | StaleAttempt:
     """The word of the attempt that prepared it: COMMITTED or ABSENT."""
-    job = ledger.reads.find_job(job_id)
-    known = None if job is None else ledger.reads.find_effect(job.origin, key)
+    job = ledger.find_job(job_id)
+    known = None if job is None else ledger.find_effect(job.origin, key)
     if job is None or known is None:
         return NotFound(f"job {job_id} has prepared no effect {key!r}")
     if known.fence == fence and known.state is state:
@@ -68,7 +67,7 @@ def settle(
     # UNKNOWN too: whoever prepared it last says what became of it, and nobody knows better.
     if known.fence == fence and known.state in (EffectState.PREPARED, EffectState.UNKNOWN):
         settled = replace(known, state=state, result=result, settled_at=ledger.now)
-        _write(ledger, settled)
+        ledger.write_effect(settled)
         if known.state is EffectState.UNKNOWN:
             ledger.tell(job, _TOLD[state], {"key": key, "was": known.state})
             _unpark(ledger, job, key, topic_of)
@@ -98,14 +97,14 @@ def resolve(
     note: str,
     topic_of: TopicOf,
 ) -> Effect | NotFound | Conflict:
-    job = ledger.reads.find_job(job_id)
-    known = None if job is None else ledger.reads.find_effect(job.origin, key)
+    job = ledger.find_job(job_id)
+    known = None if job is None else ledger.find_effect(job.origin, key)
     if job is None or known is None or known.tenant != tenant:
         return NotFound(f"job {job_id} has no effect {key!r}")
     if known.state is not EffectState.UNKNOWN:
         return Conflict(f"effect {key!r} of job {job_id} is {known.state}: only an unknown one is resolved")
     resolved = replace(known, state=state, result=result, settled_at=ledger.now, note=note)
-    _write(ledger, resolved)
+    ledger.write_effect(resolved)
     ledger.tell(job, "effect.resolved", {"key": key, "as": state, "note": note})
     _unpark(ledger, job, key, topic_of)
     return resolved
@@ -114,38 +113,26 @@ def resolve(
 def replay_dead_letter(
     ledger: Ledger, tenant: Tenant, number: int, submission: Submission, topic_of: TopicOf
 ) -> Accepted | NotFound | KeyReused:
-    letter = ledger.reads.find_dead_letter(tenant, number)
+    letter = ledger.find_dead_letter(tenant, number)
     if letter is None:
         return NotFound(f"no dead letter {number}")
     if letter.replayed_as is not None:
-        first = ledger.reads.find_job(letter.replayed_as)
+        first = ledger.find_job(letter.replayed_as)
         assert first is not None
         return Accepted(first, repeated=True)
     answer = ledger.submit_one(submission, topic_of)
     if not isinstance(answer, Accepted):
         return KeyReused(f"this key was used for another request; it made job {answer.job_id}")
-    ledger.execute("UPDATE holdfast_dead_letters SET replayed_as = ? WHERE number = ?", (answer.job.id, number))
+    ledger.mark_replayed(number, answer.job.id)
     ledger.tell(letter.job, "dead_letter.replayed", {"number": number, "replayed_as": answer.job.id})
     return answer
 
 
-def write_snapshot(ledger: Ledger, snapshot: Snapshot) -> bool:
-    stored = ledger.reads.read_snapshot()
-    if stored is not None and (stored.fence, stored.seq) >= (snapshot.fence, snapshot.seq):
-        return False
-    ledger.execute("INSERT OR REPLACE INTO holdfast_snapshot VALUES (1, ?, ?, ?, ?)", tuple(snapshot))
-    return True
-
-
 def _unpark(ledger: Ledger, job: Job, key: str, topic_of: TopicOf) -> None:
     """Together with the word it waited for: a crash in between would leave it parked for ever."""
-    for parked in ledger.reads.list_parked(job.origin):
+    for parked in ledger.list_parked(job.origin):
         unparked = amend(parked, not_before=ledger.now)
         ledger.apply([Change(before=parked, after=unparked, kind="job.unblocked", detail={"effect": key})], topic_of)
-
-
-def _write(ledger: Ledger, effect: Effect) -> None:
-    ledger.execute(WRITE_EFFECT, effect_values(effect))
 
 
 def _stale(job: Job, fence: int, *, current: int) -> StaleAttempt:

@@ -1,121 +1,12 @@
-"""What travels over HTTP, as types: one definition for gateway, client, worker and OpenAPI document.
-
-Times are seconds since the epoch by the store's clock. Payloads, results and progress are JSON
-values. A request with an unknown field is refused, so a misspelt option is told; in a reply one is
-ignored, so a plane may be newer than those who ask it.
-"""
+"""Work: what a worker in any language says, and is told."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,127}$(?!\n)")]
-"""Topics, pools, worker ids, effect keys. (Python's `$` alone would let a newline end the name.)"""
-Label = Annotated[str, Meta(max_length=256)]
-Labels = Annotated[dict[Name, Label], Meta(max_length=32)]
-Fence = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-JobRef = Annotated[str, Meta(min_length=1, max_length=128)]
-
-
-class Request(Struct, kw_only=True, forbid_unknown_fields=True):
-    pass
-
-
-class Reply(Struct, kw_only=True):
-    pass
-
-
-# -- jobs ------------------------------------------------------------------------------------------
-
-
-class NewJob(Request, kw_only=True):
-    """`POST /v1/jobs`, and each member of `POST /v1/jobs:batch`. Limits left out are the topic's."""
-
-    topic: Name
-    payload: Any = None
-    labels: Labels = {}
-    priority: Annotated[int, Meta(ge=-100, le=100)] = 0
-    risk: Annotated[str, Meta(pattern=r"^(low|medium|high)$(?!\n)")] | None = None
-    max_attempts: Annotated[int, Meta(ge=1, le=1000)] | None = None
-    delay_s: Annotated[float, Meta(ge=0, le=31_536_000)] = 0.0
-    timeout_s: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
-    """From now on: when it is no longer worth running."""
-    idempotency_key: Annotated[str, Meta(pattern=r"^[ -~]{1,255}$(?!\n)")] | None = None
-    """In a batch; a single submission uses the header Idempotency-Key."""
-
-
-class JobView(Reply, kw_only=True):
-    id: str
-    topic: str
-    state: str
-    payload: Any
-    labels: dict[str, str]
-    priority: int
-    risk: str
-    attempts: int
-    max_attempts: int
-    schedulings: int
-    retries: dict[str, int]
-    worker: str
-    fence: int
-    created_at: float
-    since: float
-    not_before: float
-    deadline: float | None
-    lease_until: float | None
-    cancel_requested: bool
-    progress: Any
-    result: Any
-    error: dict[str, Any] | None
-    replay_of: str | None
-    version: int
-
-
-class JobPage(Reply, kw_only=True):
-    items: list[JobView]
-    next_cursor: str | None
-
-
-class NewJobs(Request, kw_only=True):
-    jobs: Annotated[list[NewJob], Meta(min_length=1, max_length=1000)]
-
-
-class Submitted(Reply, kw_only=True):
-    """One answer of a batch: `job` and `repeated`, or the `error` of this member alone."""
-
-    job: JobView | None = None
-    repeated: bool = False
-    error: dict[str, Any] | None = None
-
-
-class SubmittedJobs(Reply, kw_only=True):
-    jobs: list[Submitted]
-
-
-class CancelJob(Request, kw_only=True):
-    reason: Annotated[str, Meta(max_length=500)] = ""
-
-
-class EventView(Reply, kw_only=True):
-    number: int
-    job_id: str
-    kind: str
-    state: str
-    attempt: int
-    fence: int
-    at: float
-    detail: dict[str, Any]
-
-
-class EventPage(Reply, kw_only=True):
-    items: list[EventView]
-    next_cursor: str | None
-
-
-# -- work: what a worker in any language says ------------------------------------------------------
+from holdfast.api.words import Fence, JobRef, Label, Labels, Name, Reply, Request
 
 
 class Hello(Request, kw_only=True):
@@ -181,6 +72,8 @@ class DeliveryView(Reply, kw_only=True):
     labels: dict[str, str]
     risk: str
     trace: str
+    decision: dict[str, Any] | None = None
+    """The policy's, and in `approval` who approved it, with their answer in `response` if one was asked for."""
 
 
 class Deliveries(Reply, kw_only=True):
@@ -297,104 +190,3 @@ class Goodbye(Request, kw_only=True):
 
     worker: Name
     gone: bool = False
-
-
-class Nothing(Reply, kw_only=True):
-    pass
-
-
-# -- looking around --------------------------------------------------------------------------------
-
-
-class EffectView(Reply, kw_only=True):
-    job_id: str
-    key: str
-    state: str
-    fence: int
-    attempt: int
-    idempotency_key: str
-    result: Any
-    prepared_at: float
-    settled_at: float | None
-    note: str
-
-
-class Effects(Reply, kw_only=True):
-    items: list[EffectView]
-
-
-class ResolveEffect(Request, kw_only=True):
-    """`POST /v1/effects/{job}/{key}:resolve`: what a person found out. `state`: committed, absent."""
-
-    state: Annotated[str, Meta(pattern=r"^(committed|absent)$(?!\n)")]
-    result: Any = None
-    reason: Annotated[str, Meta(min_length=1, max_length=500)]
-
-
-class DeadLetterView(Reply, kw_only=True):
-    number: int
-    job_id: str
-    topic: str
-    reason: str
-    at: float
-    job: JobView
-    events: list[EventView]
-    replayed_as: str | None
-
-
-class DeadLetterPage(Reply, kw_only=True):
-    items: list[DeadLetterView]
-    next_cursor: str | None
-
-
-class WorkerInfo(Reply, kw_only=True):
-    id: str
-    name: str
-    pool: str
-    topics: list[str]
-    labels: dict[str, str]
-    slots: int
-    backlog: int
-    in_hand: int
-    draining: bool
-    last_seen: float
-    alive: bool
-
-
-class Workers(Reply, kw_only=True):
-    items: list[WorkerInfo]
-    snapshot_age_s: float | None
-    snapshot_writer: str | None
-
-
-class LockView(Reply, kw_only=True):
-    key: str
-    fence: int
-    holder: str
-    token_digest: str
-    remaining_s: float
-    waiters: int
-
-
-class LocksPage(Reply, kw_only=True):
-    items: list[LockView]
-    next_cursor: str | None
-
-
-class Problem(Reply, kw_only=True):
-    """RFC 9457. `code` is stable; `type` is its page."""
-
-    type: str
-    title: str
-    status: int
-    code: str
-    detail: str = ""
-    instance: str = ""
-    retryable: bool = False
-    job_id: str | None = None
-    current_fence: int | None = None
-
-
-def json_value(raw: bytes | None) -> Any:
-    """A stored JSON document as a value to answer with, without decoding it."""
-    return None if raw is None else msgspec.Raw(raw)

@@ -1,0 +1,85 @@
+"""Looking around: effects, dead letters, workers, locks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from holdfast.api.jobs import EventView, JobView
+from holdfast.api.words import Reply, Request
+
+
+class EffectView(Reply, kw_only=True):
+    job_id: str
+    key: str
+    state: str
+    fence: int
+    attempt: int
+    idempotency_key: str
+    result: Any
+    prepared_at: float
+    settled_at: float | None
+    note: str
+
+
+class Effects(Reply, kw_only=True):
+    items: list[EffectView]
+
+
+class ResolveEffect(Request, kw_only=True):
+    """`POST /v1/effects/{job}/{key}:resolve`: what a person found out. `state`: committed, absent."""
+
+    state: Annotated[str, Meta(pattern=r"^(committed|absent)$(?!\n)")]
+    result: Any = None
+    reason: Annotated[str, Meta(min_length=1, max_length=500)]
+
+
+class DeadLetterView(Reply, kw_only=True):
+    number: int
+    job_id: str
+    topic: str
+    reason: str
+    at: float
+    job: JobView
+    events: list[EventView]
+    replayed_as: str | None
+
+
+class DeadLetterPage(Reply, kw_only=True):
+    items: list[DeadLetterView]
+    next_cursor: str | None
+
+
+class WorkerInfo(Reply, kw_only=True):
+    id: str
+    name: str
+    pool: str
+    topics: list[str]
+    labels: dict[str, str]
+    slots: int
+    backlog: int
+    in_hand: int
+    draining: bool
+    last_seen: float
+    alive: bool
+
+
+class Workers(Reply, kw_only=True):
+    items: list[WorkerInfo]
+    snapshot_age_s: float | None
+    snapshot_writer: str | None
+
+
+class LockView(Reply, kw_only=True):
+    key: str
+    fence: int
+    holder: str
+    token_digest: str
+    remaining_s: float
+    waiters: int
+
+
+class LocksPage(Reply, kw_only=True):
+    items: list[LockView]
+    next_cursor: str | None

@@ -1,0 +1,97 @@
+"""What NATS keeps for the bus, and under which names.
+
+HOLDFAST_DELIVERIES               the stream: a work queue, so that what is acknowledged is gone
+holdfast.deliveries.<worker>      one subject per worker; the body is the `Delivery`
+<worker>                          its durable pull consumer: made when the worker first asks, and removed by the
+                                  server when nobody has asked for a while
+holdfast.arrivals                 not kept: the workers for whom there is something new, from plane to plane
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from nats.js import JetStreamContext, api
+from nats.js.errors import BadRequestError, NotFoundError, ServiceUnavailableError
+
+from holdfast.errors import Invalid
+
+STREAM = "HOLDFAST_DELIVERIES"
+SUBJECTS = "holdfast.deliveries"
+ARRIVALS = "holdfast.arrivals"
+
+DEDUP_S = 120.0
+"""The same delivery within this is one message. Later it is a second one, which finds its job started."""
+AGE_S_MAX = 3600.0
+"""A delivery that nobody took is stale long before: its job has had its dispatch timeout."""
+DELIVERIES_KEPT_MAX = 1_000_000
+"""More are refused, and their dispatch is rolled back."""
+UNSETTLED_MAX = 1000
+"""Per worker: more than this are not given out before some are settled."""
+IDLE_S_MAX = 300.0
+"""A worker's consumer that nobody asks is removed after this. What was sent to it stays in the stream."""
+TOKEN_CHARS_MAX = 200
+NO_JETSTREAM = (None, 10039, 10076)
+"""Codes of the server: nobody answers at all, not for this account, not at all."""
+
+_UNSAFE = re.compile(rb"[^A-Za-z0-9_-]")
+
+
+def token_of(worker: str) -> str:
+    """A worker's id as part of a subject and as a consumer's name. No two ids have the same."""
+    token = _UNSAFE.sub(lambda found: b"=%02X" % found[0][0], worker.encode()).decode()
+    if 0 < len(token) <= TOKEN_CHARS_MAX:
+        return token
+    return f"=={hashlib.sha256(worker.encode()).hexdigest()}"
+
+
+def subject_of(worker: str) -> str:
+    return f"{SUBJECTS}.{token_of(worker)}"
+
+
+async def ensure_stream(js: JetStreamContext, *, replicas: int) -> None:
+    """Find the stream or make it. Raises `Invalid` where this server cannot, or has another one of that name."""
+    wanted = api.StreamConfig(
+        name=STREAM,
+        subjects=[f"{SUBJECTS}.*"],
+        retention=api.RetentionPolicy.WORK_QUEUE,
+        storage=api.StorageType.FILE,
+        discard=api.DiscardPolicy.NEW,
+        max_msgs=DELIVERIES_KEPT_MAX,
+        max_age=AGE_S_MAX,
+        duplicate_window=DEDUP_S,
+        num_replicas=replicas,
+    )
+    try:
+        try:
+            found = (await js.stream_info(STREAM)).config
+        except NotFoundError:
+            found = (await js.add_stream(wanted)).config
+    except BadRequestError as error:
+        raise Invalid(f"NATS refuses the stream {STREAM}: {error.description}") from error
+    except ServiceUnavailableError as error:
+        if error.err_code not in NO_JETSTREAM:
+            raise  # it is being started, or has no leader
+        raise Invalid("NATS has no JetStream for this account: start it with -js, or enable it") from error
+    if found.retention != api.RetentionPolicy.WORK_QUEUE or found.subjects != wanted.subjects:
+        raise Invalid(f"the stream {STREAM} is not one that holdfast made: remove it, or use another account")
+
+
+async def ensure_consumer(js: JetStreamContext, worker: str, *, taken_s: float) -> None:
+    """The worker's pull consumer, made if it is not there. Its state is worth nothing to us and is kept in memory:
+    a consumer that was forgotten is made again, and gives out once more what was not settled."""
+    await js.add_consumer(
+        STREAM,
+        api.ConsumerConfig(
+            durable_name=token_of(worker),
+            filter_subject=subject_of(worker),
+            deliver_policy=api.DeliverPolicy.ALL,
+            ack_policy=api.AckPolicy.EXPLICIT,
+            ack_wait=taken_s,
+            max_deliver=-1,  # counted by the bus: JetStream would keep what it gives up, and tell nobody
+            max_ack_pending=UNSETTLED_MAX,
+            inactive_threshold=IDLE_S_MAX,
+            mem_storage=True,
+        ),
+    )

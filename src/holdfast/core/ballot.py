@@ -1,0 +1,130 @@
+"""Ballots: who may decide an approval, what they may say, and when it is decided. Once.
+
+Everything here is from one version of an approval to the next; whoever stores it does so by compare
+and set, so that of two who decide at once one is told that the other was first.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.core.approval import Approval, ApprovalState, Choice, Verdict, Word
+from holdfast.core.schema import compile_schema
+from holdfast.errors import AlreadyDecided, Conflict, Invalid, NotApprover
+
+_PLAIN_YES = (Choice.APPROVE, Choice.RESPOND)
+WORDS_MAX = 100
+"""Of one approval: it is written anew with each of them. Likewise delegations."""
+
+
+def is_assigned(approval: Approval, name: str) -> bool:
+    """Whether they are among those who may decide, or sit in the place of somebody who is."""
+    seat = _seat(approval, name)
+    return any(fnmatchcase(seat, approver) for approver in approval.terms.approvers)
+
+
+def check_approver(approval: Approval, by: str) -> None:
+    """Raises `NotApprover`."""
+    if approval.terms.separate and by == approval.requested_by:
+        raise NotApprover(f"{by} asked for this, and somebody else must decide it")
+    if approval.terms.approvers and not is_assigned(approval, by):
+        raise NotApprover(f"{by} is not among those who may decide this: {', '.join(approval.assignees)}")
+
+
+def is_repeated(approval: Approval, word: Word) -> bool:
+    """Whether the same person has said the same before, and it was not in vain."""
+    said = any((w.by, w.choice, w.content) == (word.by, word.choice, word.content) for w in approval.words)
+    if approval.verdict is None:
+        return said
+    decision = approval.verdict.decision
+    by_people = decision in set(Choice)
+    return said and by_people and (word.choice is Choice.REJECT) == (decision == Choice.REJECT)
+
+
+def say(approval: Approval, word: Word) -> Approval:
+    """The approval after one more word on it: decided, or nearer to its quorum.
+
+    Raises `AlreadyDecided`, `NotApprover` and `Invalid`. An edit or an answer comes in with
+    `edited` or `answered`, not here.
+    """
+    check_open(approval)
+    check_approver(approval, word.by)
+    if not approval.terms.allows(word.choice):
+        raise Invalid(f"this approval does not take {word.choice}; it takes {', '.join(choices_of(approval))}")
+    if word.choice is not Choice.REJECT and len(approval.words) >= WORDS_MAX:
+        raise Conflict(
+            f"{WORDS_MAX} words were said on this approval, and none decided it; reject it, or let it expire"
+        )
+    if approval.terms.separate and word.choice in _PLAIN_YES and _seat(approval, word.by) == _editor(approval):
+        raise NotApprover(f"{word.by} has edited this, and somebody else must approve it")
+    heard = replace(approval, words=(*approval.words, word))
+    if word.choice is Choice.REJECT:
+        state = ApprovalState.REJECTED
+    elif len(_seats_in_favour(heard)) >= approval.terms.quorum:
+        state = ApprovalState.APPROVED
+    else:
+        return heard
+    verdict = Verdict(by=word.by, at=word.at, decision=word.choice, comment=word.comment)
+    return replace(heard, state=state, verdict=verdict)
+
+
+def check_open(approval: Approval) -> None:
+    """Raises `AlreadyDecided`, with who decided."""
+    if approval.state is not ApprovalState.PENDING:
+        verdict = approval.verdict
+        assert verdict is not None
+        raise AlreadyDecided(approval.id, by=verdict.by, decision=verdict.decision, at=verdict.at)
+
+
+def choices_of(approval: Approval) -> list[Choice]:
+    return [choice for choice in Choice if approval.terms.allows(choice)]
+
+
+def _seats_in_favour(approval: Approval) -> set[str]:
+    """Whose yes is in. A delegate sits in the place of whoever named them: the two of them are one."""
+    # An edit is another question: what was said before it was said of other arguments.
+    edits = [n for n, word in enumerate(approval.words) if word.choice is Choice.EDIT]
+    valid = approval.words[edits[-1] :] if edits else approval.words
+    seats = {_seat(approval, word.by) for word in valid if word.choice is not Choice.REJECT}
+    # Whoever words a request asks for it: where that must not be who approves it, an edit is no yes.
+    return seats - {_editor(approval)} if approval.terms.separate else seats
+
+
+def _editor(approval: Approval) -> str | None:
+    """Whose arguments it is about by now; None: those it was asked for with."""
+    edits = [word for word in approval.words if word.choice is Choice.EDIT]
+    return _seat(approval, edits[-1].by) if edits else None
+
+
+def _seat(approval: Approval, name: str) -> str:
+    """Chains end: nobody delegates to somebody who has a seat already."""
+    while name in approval.delegates:
+        name = approval.delegates[name]
+    return name
+
+
+def answered(approval: Approval, response: Any) -> Approval:
+    """The approval with an answer for the job. Raises `Invalid` if it does not fit."""
+    if approval.terms.response_schema is None:
+        raise Invalid("nobody asked for an answer here: approve or reject")
+    return replace(approval, response=compile_schema(approval.terms.response_schema).bind(response))
+
+
+def delegate(approval: Approval, by: str, to: str) -> Approval:
+    """`to` may decide in the place of `by`. Raises as `say`."""
+    check_open(approval)
+    check_approver(approval, by)
+    if not approval.terms.approvers:
+        raise Invalid("anybody may decide this one: there is nothing to delegate")
+    if approval.terms.separate and to == approval.requested_by:
+        raise NotApprover(f"{to} asked for this, and somebody else must decide it")
+    if approval.delegates.get(to) == by:
+        return approval
+    if is_assigned(approval, to):
+        raise Conflict(f"{to} may decide this already")
+    if len(approval.delegates) >= WORDS_MAX:
+        raise Conflict(f"this approval was delegated {WORDS_MAX} times; decide it, or let it expire")
+    return replace(approval, delegates={**approval.delegates, to: by})

@@ -1,0 +1,307 @@
+"""Expressions: what rules and workflows ask of data, in CEL (the Common Expression Language).
+
+CEL has no loops and no side effects, so an expression ends; the bounds here make it end *soon*: on
+its length, its nesting and its operators when it is compiled (the parser is recursive, and a thread's
+stack is finite), and on the data that it reads when it is evaluated.
+
+Handing data to the interpreter costs 3 µs a value, evaluating costs less than one: so an expression is
+given only the members that it names, and several expressions about the same data share one handing over
+(`Reading`).
+
+What goes wrong is told without a value of the data: expressions read payloads.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from holdfast.core.expression_text import LITERAL, blanked, check_bounds, check_names, members_of, syntax_error
+from holdfast.errors import Invalid
+
+if TYPE_CHECKING:
+    from cel import Context, Program
+
+VALUES_MAX = 10_000
+"""That an expression may be given; about 30 ms."""
+STEPS_MAX = 100_000
+"""Of macros, as many as could be for the data given; likewise."""
+
+_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+Reads = Mapping[str, frozenset[str] | None]
+"""By variable: the members that are read of it; None: all of it."""
+
+
+class ExpressionFailed(Exception):
+    """An expression had no value for the data given. The message contains none of it."""
+
+
+class Expression:
+    """One compiled expression. Keeps nothing between evaluations."""
+
+    __slots__ = ("_path", "macro_nesting", "program", "reads", "text")
+
+    def __init__(self, text: str, program: Program, reads: Reads, macro_nesting: int) -> None:
+        self.text = text
+        self.program = program
+        self.reads = reads
+        self.macro_nesting = macro_nesting
+        self._path = text.split(".") if reads and _PATH.fullmatch(text := text.strip()) else None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The variables it reads."""
+        return frozenset(self.reads)
+
+    def evaluate(self, variables: Mapping[str, Any]) -> Any:
+        """Its value. Raises `ExpressionFailed`."""
+        if self._path is not None:
+            return _looked_up(self._path, variables)
+        return Reading((self,)).over(variables).value(self)
+
+
+class Reading:
+    """What some expressions read, together: made once for them."""
+
+    __slots__ = ("_context", "_reads", "names")
+
+    def __init__(self, expressions: Iterable[Expression]) -> None:
+        from cel import Context  # noqa: PLC0415  (as in compile_expression)
+
+        self._context = Context
+        self._reads: dict[str, frozenset[str] | None] = {}
+        for name, members in (read for expression in expressions for read in expression.reads.items()):
+            known = self._reads.get(name, frozenset())
+            self._reads[name] = None if known is None or members is None else known | members
+        self.names = frozenset(self._reads)
+
+    def over(self, variables: Mapping[str, Any]) -> Facts:
+        """The data, ready for each of the expressions. Raises `ExpressionFailed` if it is too much."""
+        read = {name: _only(variables[name], members) for name, members in self._reads.items() if name in variables}
+        weight = _weigh(read)
+        if weight > VALUES_MAX:
+            raise ExpressionFailed(f"it reads more than {VALUES_MAX} values")
+        return Facts(self._context(read), weight)
+
+
+class Facts:
+    """Data that was handed to the interpreter."""
+
+    __slots__ = ("_context", "_weight")
+
+    def __init__(self, context: Context, weight: int) -> None:
+        self._context = context
+        self._weight = weight
+
+    def value(self, expression: Expression) -> Any:
+        """Raises `ExpressionFailed`."""
+        if expression.macro_nesting and self._weight**expression.macro_nesting > STEPS_MAX:
+            raise ExpressionFailed(
+                f"the data is too large for it: {self._weight} values, {expression.macro_nesting} macros within each other"
+            )
+        try:
+            return expression.program.execute(self._context)
+        except Exception as error:  # noqa: BLE001  (whatever the interpreter raises, it may quote the data)
+            raise ExpressionFailed(_reason(error)) from None
+
+
+def _looked_up(path: list[str], variables: Mapping[str, Any]) -> Any:
+    """What `a.b.c` means, without the interpreter: however large it is, it costs nothing."""
+    value: Any = variables
+    for name in path:
+        if not isinstance(value, Mapping):
+            raise ExpressionFailed(_reason(TypeError()))
+        if name not in value:
+            raise ExpressionFailed(_reason(KeyError()))
+        value = value[name]
+    return value
+
+
+def _only(value: Any, members: frozenset[str] | None) -> Any:
+    if members is None or not isinstance(value, dict):
+        return value
+    return {name: value[name] for name in members if name in value}
+
+
+def compile_expression(text: str, *, names: Collection[str] | None = None) -> Expression:
+    """Raises `Invalid` with line and column. `names` are the variables that there will be; None: any."""
+    bare = blanked(text)
+    macros = check_bounds(text, bare)
+    from cel import compile as compile_cel  # noqa: PLC0415  (a third of a second, and most processes never ask)
+
+    try:
+        program = compile_cel(text)
+    except ValueError as error:
+        raise Invalid(syntax_error(str(error))) from None
+    read = frozenset(program.variables()) - {macro.variable for macro in macros}
+    check_names(text, bare, functions=program.functions(), read=read, macros=macros, names=names)
+    nested = max((macro.nesting for macro in macros), default=0)
+    return Expression(text, program, {name: members_of(bare, name) for name in read}, nested)
+
+
+def _weigh(value: Any) -> int:
+    """How many values there are; long texts count as many. Stops when it is too many."""
+    weight, rest = 0, [value]
+    while rest and weight <= VALUES_MAX:
+        one = rest.pop()
+        weight += 1
+        if isinstance(one, str):
+            weight += len(one) // 256
+        elif isinstance(one, Mapping):
+            rest.extend(one.values())
+        elif isinstance(one, list | tuple):
+            rest.extend(one)
+    return weight
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case KeyError():
+            return "it reads a field that is not there; ask has(…) first"
+        case IndexError():
+            return "it reads beyond the end of a list"
+        case ZeroDivisionError():
+            return "it divides by zero"
+        case OverflowError():
+            return "a number in it is too large"
+        case TypeError():
+            return "the types of its values do not go together; convert with int(…), double(…) or string(…)"
+        case _:
+            return "it has no value for this data"
+
+
+# -- templates: JSON with ${ … } in its texts -----------------------------------------------------------
+
+_PIECE = re.compile(r"\$\$\{|\$\{")
+_INSIDE = re.compile(rf"{LITERAL}|[{{}}]", re.VERBOSE | re.DOTALL)
+
+Filler = Callable[[Mapping[str, Any]], Any]
+
+
+class Template:
+    """A JSON value with `${ … }` in its texts, compiled. A text that is nothing but one expression
+    becomes the expression's value, of whatever type; inside other text a value is written as JSON, a
+    text as it is. `$${` is a plain `${`."""
+
+    __slots__ = ("_fill", "expressions")
+
+    def __init__(self, fill: Filler, expressions: tuple[Expression, ...]) -> None:
+        self._fill = fill
+        self.expressions = expressions
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The variables that its expressions read."""
+        return frozenset(name for expression in self.expressions for name in expression.names)
+
+    def fill(self, variables: Mapping[str, Any]) -> Any:
+        """Raises `ExpressionFailed`."""
+        return self._fill(variables)
+
+
+def fill(template: Any, variables: Mapping[str, Any]) -> Any:
+    """The template with every `${ … }` replaced. Raises `Invalid` or `ExpressionFailed`."""
+    return compile_template(template).fill(variables)
+
+
+def compile_template(template: Any, *, names: Collection[str] | None = None) -> Template:
+    """Raises `Invalid`, with the path to the text that is wrong."""
+    found: list[Expression] = []
+    return Template(_filler(template, "$", names, found), tuple(found))
+
+
+def _filler(template: Any, path: str, names: Collection[str] | None, found: list[Expression]) -> Filler:
+    match template:
+        case str():
+            try:
+                return _text_filler(template, names, found)
+            except Invalid as error:
+                raise Invalid(f"{path}: {error}") from None
+        case dict():
+            members = {key: _filler(value, f"{path}.{key}", names, found) for key, value in template.items()}
+            return lambda variables: {key: filler(variables) for key, filler in members.items()}
+        case list():
+            items = [_filler(value, f"{path}[{at}]", names, found) for at, value in enumerate(template)]
+            return lambda variables: [filler(variables) for filler in items]
+        case _:
+            return lambda _: template
+
+
+def _text_filler(text: str, names: Collection[str] | None, found: list[Expression]) -> Filler:
+    pieces = list(_pieces(text))
+    compiled: list[str | Expression] = [
+        piece.text if piece.plain else _compiled(piece.text, None if names is None else frozenset(names))
+        for piece in pieces
+    ]
+    found += [piece for piece in compiled if isinstance(piece, Expression)]
+    if len(compiled) == 1 and isinstance(compiled[0], Expression):
+        whole = compiled[0]
+        return lambda variables: _json_value(whole, variables)
+    return lambda variables: "".join(
+        piece if isinstance(piece, str) else _as_text(_json_value(piece, variables)) for piece in compiled
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(text: str, names: frozenset[str] | None) -> Expression:
+    return compile_expression(text, names=names)
+
+
+class _Piece(NamedTuple):
+    text: str
+    plain: bool
+
+
+def _pieces(text: str) -> Iterator[_Piece]:
+    at, plain = 0, ""
+    while found := _PIECE.search(text, at):
+        plain += text[at : found.start()]
+        if found[0] == "$${":
+            plain, at = plain + "${", found.end()
+            continue
+        end = _closing(text, found.end())
+        if plain:
+            yield _Piece(plain, plain=True)
+        yield _Piece(text[found.end() : end], plain=False)
+        at, plain = end + 1, ""
+    if plain + text[at:] or not text:
+        yield _Piece(plain + text[at:], plain=True)
+
+
+def _closing(text: str, begin: int) -> int:
+    depth = 0
+    for found in _INSIDE.finditer(text, begin):
+        depth += (found[0] == "{") - (found[0] == "}")
+        if depth < 0:
+            return found.start()
+    raise Invalid(f"column {begin - 1}: ${{ without its }}; a plain ${{ is written $${{")
+
+
+def _json_value(expression: Expression, variables: Mapping[str, Any]) -> Any:
+    value = expression.evaluate(variables)
+    if not _is_json(value):
+        raise ExpressionFailed("its value is none of JSON; convert it with string(…) or int(…)")
+    return value
+
+
+def _is_json(value: Any) -> bool:
+    match value:
+        case None | bool() | str() | int():
+            return True
+        case float():
+            return value - value == 0  # neither infinite nor no number
+        case list():
+            return all(_is_json(one) for one in value)
+        case dict():
+            return all(isinstance(key, str) and _is_json(one) for key, one in value.items())
+        case _:
+            return False
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

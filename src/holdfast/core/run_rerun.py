@@ -1,0 +1,91 @@
+"""Run again from a step: it and all after it begin anew, whatever else has ended well stays as it is."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from holdfast.core.run import NULL, Fan, RunState, Step, StepState
+from holdfast.core.run_start import begin_step
+from holdfast.core.run_turn import Turn, is_part
+from holdfast.core.workflow_graph import UNDO, Graph, owner_of
+
+_KEPT = (StepState.SUCCEEDED, StepState.SKIPPED)
+
+
+def rerun(turn: Turn, name: str, *, by: str) -> None:
+    """The run must have ended. What did not end well, and what was undone, is done again as well:
+    the run could not end otherwise."""
+    steps = {step.name: step for step in turn.every_step() if not step.name.endswith(UNDO)}
+    again = _again(turn.graph, name, steps)
+    highest: dict[str, int] = {}
+    for step in steps.values():
+        if is_part(step.name) and owner_of(step.name) in again:
+            highest[owner_of(step.name)] = max(highest.get(owner_of(step.name), 0), step.attempt)
+            turn.remove(step)
+    turn.change_run(
+        state=RunState.RUNNING,
+        since=turn.now,
+        output=NULL,
+        error=None,
+        undoes=False,
+        undone_badly=0,
+        generation=turn.run.generation + 1,
+        open=len(again),
+        deadline=_deadline(turn),
+        undo="",
+    )
+    turn.note("run.rerun", step=name, by=by, generation=turn.run.generation, steps=len(again))
+    _stack_undo(turn, [step for step in steps.values() if owner_of(step.name) not in again])
+    begins = [_reset(turn, step_id, again, highest.get(step_id, 0)) for step_id in turn.graph.order if step_id in again]
+    for step in begins:
+        if step.missing:
+            continue
+        if step.met or not turn.graph.nodes[step.name].waits_for:
+            begin_step(turn, step)
+        else:
+            turn.end(step, StepState.SKIPPED)
+
+
+def _again(graph: Graph, name: str, steps: dict[str, Step]) -> frozenset[str]:
+    compensated = {owner_of(step.name) for step in steps.values() if step.state is StepState.COMPENSATED}
+    roots = {name} | compensated
+    for step_id, node in graph.nodes.items():
+        step = steps.get(step_id)
+        passed = step is not None and (step.state in _KEPT or (step.state is StepState.FAILED and node.continues))
+        if not passed:
+            roots.add(step_id)
+    found: set[str] = set()
+    for root in roots:
+        if root not in found:
+            found |= graph.after(root)
+    return frozenset(found)
+
+
+def _reset(turn: Turn, name: str, again: frozenset[str], highest: int) -> Step:
+    missing = met = 0
+    for edge in turn.graph.nodes[name].waits_for:
+        if edge.step in again:
+            missing += 1
+        else:
+            kept = turn.get(edge.step)
+            met += (kept.state is StepState.FAILED and not edge.case) or (
+                kept.state is StepState.SUCCEEDED and edge.case in ("", kept.case)
+            )
+    old = turn.find(name)
+    before = old.fan.attempt if old and old.fan else 0
+    fan = Fan(total=0, attempt=max(highest, before)) if turn.graph.nodes[name].parts else None
+    return turn.new_step(name, StepState.WAITING, missing=missing, met=met, fan=fan)
+
+
+def _stack_undo(turn: Turn, kept: list[Step]) -> None:
+    """What may have to be undone, in the order in which it ended."""
+    for step in sorted(kept, key=lambda step: step.order):
+        if step.state is StepState.SUCCEEDED and turn.graph.node(step.name).undo is not None:
+            if step.undo != turn.run.undo:
+                turn.put(replace(step, undo=turn.run.undo))
+            turn.change_run(undo=step.name)
+
+
+def _deadline(turn: Turn) -> float | None:
+    timeout_s = turn.graph.definition.timeout_s
+    return None if timeout_s is None else turn.now + timeout_s

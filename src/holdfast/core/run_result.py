@@ -1,0 +1,70 @@
+"""Results: what a run finds of the things it waits for, and of what others want of it, as they are kept.
+
+Of a job only its id is kept, by the store: the job itself says how it ended.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal, assert_never
+
+import msgspec
+
+from holdfast.core.job import Job
+from holdfast.core.record import Record
+from holdfast.core.run import RunState
+from holdfast.core.run_words import ApprovalDecided, CancelAsked, ChildRunEnded, Happening, JobEnded
+
+
+class About(StrEnum):
+    """What has ended, or is wanted: the `state` of a result's record."""
+
+    JOB = "job"
+    APPROVAL = "approval"
+    RUN = "run"
+    CANCEL = "cancel"
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """The body of the result that an approval leaves."""
+
+    step: str
+    decision: Literal["approved", "rejected", "expired"]
+    detail: dict[str, Any]
+
+
+class ChildResult(msgspec.Struct, frozen=True):
+    """The body of the result that a run leaves for the run it is a part of."""
+
+    step: str
+    state: RunState
+    output: msgspec.Raw
+    error: dict[str, Any] | None
+
+
+class CancelWish(msgspec.Struct, frozen=True):
+    """The body of the result that a run leaves for a run within it that is to stop."""
+
+    by: str
+    reason: str
+    compensate: bool
+
+
+def happening_of(record: Record, job: Job | None) -> Happening | None:
+    """What a result says, with its job if it is about one; None where there is nothing left to say."""
+    match About(record.state):
+        case About.JOB:
+            if job is None or not job.is_terminal:
+                return None
+            return JobEnded(job.step, job.id, job.state, job.result, job.error)
+        case About.APPROVAL:
+            decided = msgspec.json.decode(record.body, type=Decided)
+            return ApprovalDecided(decided.step, record.id, decided.decision, decided.detail)
+        case About.RUN:
+            ended = msgspec.json.decode(record.body, type=ChildResult)
+            return ChildRunEnded(ended.step, record.id, ended.state, bytes(ended.output), ended.error)
+        case About.CANCEL:
+            wish = msgspec.json.decode(record.body, type=CancelWish)
+            return CancelAsked(wish.by, wish.reason, wish.compensate)
+        case never:
+            assert_never(never)

@@ -1,0 +1,254 @@
+"""One turn of a run: what is known of it, and what has been decided so far.
+
+A turn knows the steps that were read for it. Asked for another one it gives up with `Unread`, nothing
+is kept of it, and it is taken again when that one has been read: decisions are pure, so that costs only time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from holdfast.core.expression import Expression, ExpressionFailed, Template
+from holdfast.core.run import LOOK_S, Run, RunState, Step, StepState
+from holdfast.core.run_words import Advance, Command, Draw, Needed, Said
+from holdfast.core.workflow import Compensation
+from holdfast.core.workflow_graph import UNDO, Graph, Node
+
+SLOTTED = frozenset({"job", "workflow", "notify"})
+"""Kinds that count as active: something outside of the run is at work for them."""
+_AT_WORK = (StepState.RUNNING, StepState.STOPPING)
+
+Error = dict[str, Any]
+
+
+class Unread(Exception):
+    def __init__(self, needed: Needed) -> None:
+        super().__init__()
+        self.needed = needed
+
+
+class Turn:
+    def __init__(
+        self, graph: Graph, run: Run, steps: Mapping[str, Step | None], *, whole: bool, now: float, draw: Draw
+    ) -> None:
+        self.graph = graph
+        self.run = run
+        self.now = now
+        self.draw = draw
+        self.ended: deque[str] = deque()
+        """Steps that have ended and whose followers do not know yet."""
+        self.commands: list[Command] = []
+        self.removed: dict[str, Step] = {}
+        self._before = run
+        self._read = steps
+        self._whole = whole
+        self._absent: set[str] = set()
+        self._changed: dict[str, Step] = {}
+        self._notes: list[Said] = []
+        self._decoded: dict[str, Any] = {}
+
+    # -- the run ---------------------------------------------------------------------------------------
+
+    def change_run(self, **changes: Any) -> None:
+        self.run = replace(self.run, **changes)
+
+    def note(self, kind: str, /, **detail: Any) -> None:
+        self._notes.append(Said(kind, detail))
+
+    def answer(self) -> Advance:
+        changed = bool(self._changed or self.removed or self.run is not self._before)
+        if changed:
+            limit = min(self.run.deadline or float("inf"), self.now + LOOK_S)
+            self.change_run(due=None if self.run.is_terminal else limit)
+        return Advance(
+            self.run, self._changed, list(self.removed.values()), self.commands, self._notes, changed=changed
+        )
+
+    # -- its steps -------------------------------------------------------------------------------------
+
+    def find(self, name: str) -> Step | None:
+        """The step as it is now; None: it was never reached."""
+        if name in self._changed:
+            return self._changed[name]
+        if name in self.removed or name in self._absent:
+            return None
+        if name not in self._read and not self._whole:
+            raise Unread(Needed(frozenset({name})))
+        return self._read.get(name)
+
+    def get(self, name: str) -> Step:
+        step = self.find(name)
+        assert step is not None, name
+        return step
+
+    def require(self, names: Iterable[str]) -> None:
+        """Ask for all of them at once, rather than one after the other."""
+        if unread := self.unread(names):
+            raise Unread(Needed(unread))
+
+    def unread(self, names: Iterable[str]) -> frozenset[str]:
+        if self._whole:
+            return frozenset()
+        known = (self._read, self._changed, self._absent)
+        return frozenset(name for name in names if not any(name in names_known for names_known in known))
+
+    def assume_absent(self, names: Iterable[str]) -> None:
+        """Parts of a step that begins: they were never there, or were removed when it was run again."""
+        self._absent.update(names)
+
+    def every_step(self) -> list[Step]:
+        """All that were ever reached."""
+        if not self._whole:
+            raise Unread(Needed(whole=True))
+        names = [name for name, step in self._read.items() if step is not None]
+        names += [name for name in self._changed if self._read.get(name) is None]
+        return [step for name in names if (step := self.find(name)) is not None]
+
+    def put(self, step: Step, **changes: Any) -> Step:
+        changed = replace(step, **changes) if changes else step
+        self._changed[changed.name] = changed
+        return changed
+
+    def new_step(self, name: str, state: StepState, **fields: Any) -> Step:
+        """A step that begins from nothing; only the number of its attempts is taken over from what was there."""
+        gone = self.removed.pop(name, None)
+        old = gone or self.find(name)
+        step = Step(
+            run=self.run.id,
+            tenant=self.run.tenant,
+            name=name,
+            kind=kind_of(self.graph.node(name)),
+            state=state,
+            since=self.now,
+            created_at=old.created_at if old else self.now,
+            attempt=max(old.attempt if old else 0, fields.pop("attempt", 0)),
+            version=old.version if old else 0,
+            **fields,
+        )
+        return self.put(step)
+
+    def remove(self, step: Step) -> None:
+        self._changed.pop(step.name, None)
+        self.removed[step.name] = step
+
+    # -- its changes of state --------------------------------------------------------------------------
+
+    def move(self, step: Step, state: StepState, **changes: Any) -> Step:
+        """Into a state, counting who is at work."""
+        before = step.kind in SLOTTED and step.state in _AT_WORK
+        after = step.kind in SLOTTED and state in _AT_WORK
+        if before != after:
+            self.change_run(active=self.run.active + after - before)
+        return self.put(step, state=state, since=self.now, **changes)
+
+    def end(self, step: Step, state: StepState, *, output: bytes | None = None, error: Error | None = None) -> None:
+        """The step has ended, once and for all. Its followers hear of it later in this turn."""
+        assert not step.is_terminal, step.name
+        self.change_run(order=self.run.order + 1)
+        changes: dict[str, Any] = {"wake": None, "next": step.next, "error": error, "order": self.run.order}
+        if output is not None:
+            changes["output"] = Raw(output)
+        if state is StepState.SUCCEEDED and self.graph.node(step.name).undo is not None:
+            changes["undo"] = self.run.undo
+            self.change_run(undo=step.name)
+        self.move(step, state, **changes)
+        told = {"step": step.name, **({"attempt": step.attempt} if step.attempt else {})}
+        self.note(f"step.{state}", **told, **({"code": error.get("code", "")} if error else {}))
+        self.ended.append(step.name)
+
+    def fail(self, step: Step, code: str, message: str) -> None:
+        self.end(step, StepState.FAILED, error={"code": code, "message": message})
+
+    # -- those that could begin, and may not yet -------------------------------------------------------
+
+    @property
+    def may_begin(self) -> bool:
+        return self.run.state is RunState.RUNNING
+
+    def has_slot(self, kind: str) -> bool:
+        limit = self.graph.definition.max_parallel
+        return limit is None or kind not in SLOTTED or self.run.active < limit
+
+    def push_ready(self, step: Step) -> None:
+        self.move(step, StepState.READY, next="", wake=None)
+        if self.run.tail:
+            self.put(self.get(self.run.tail), next=step.name)
+            self.change_run(tail=step.name)
+        else:
+            self.change_run(head=step.name, tail=step.name)
+
+    def pop_ready(self) -> Step | None:
+        """The first that may begin now; those that have ended in the meantime are passed over."""
+        while self.run.head:
+            step = self.get(self.run.head)
+            if step.state is StepState.READY and not self.has_slot(step.kind):
+                return None
+            self.change_run(head=step.next, tail=self.run.tail if step.next else "")
+            step = self.put(step, next="")
+            if step.state is StepState.READY:
+                return step
+        return None
+
+    # -- expressions -----------------------------------------------------------------------------------
+
+    def evaluate(self, expression: Expression, node: Node, step: Step) -> Any:
+        """Raises `ExpressionFailed`."""
+        return expression.evaluate(self.variables(node.reads, step))
+
+    def test(self, expression: Expression, node: Node, step: Step) -> bool:
+        value = self.evaluate(expression, node, step)
+        if not isinstance(value, bool):
+            raise ExpressionFailed("it must be true or false, and is neither")
+        return value
+
+    def fill(self, template: Template, node: Node, step: Step) -> Any:
+        return template.fill(self.variables(node.reads, step))
+
+    def variables(self, reads: frozenset[str], step: Step | None = None) -> dict[str, Any]:
+        """What expressions may ask for: `input`, `steps`, `run`, and, in parts, `item` and `index`."""
+        self.require(reads)
+        run = self.run
+        variables: dict[str, Any] = {
+            "input": self._decode("", run.input),
+            "steps": {name: self._view(name) for name in reads},
+            "run": {
+                "id": run.id,
+                "workflow": run.workflow,
+                "revision": run.revision,
+                "actor": run.actor,
+                "session": run.session,
+                "labels": run.labels,
+                "created_at": run.created_at,
+            },
+        }
+        if step is not None and step.index >= 0:
+            variables |= {"item": msgspec.json.decode(step.item), "index": step.index}
+        if step is not None and step.name.endswith(UNDO):
+            undone = self.get(step.name.removesuffix(UNDO))
+            variables["output"] = self._decode(undone.name, undone.output)
+        return variables
+
+    def _view(self, name: str) -> dict[str, Any]:
+        step = self.find(name)
+        if step is None:
+            return {"output": None, "state": StepState.WAITING.value, "error": None}
+        return {"output": self._decode(name, step.output), "state": step.state.value, "error": step.error}
+
+    def _decode(self, name: str, raw: Raw) -> Any:
+        if name not in self._decoded:
+            self._decoded[name] = msgspec.json.decode(raw)
+        return self._decoded[name]
+
+
+def kind_of(node: Node) -> str:
+    return "job" if isinstance(node.spec, Compensation) else str(node.spec.__struct_config__.tag)
+
+
+def is_part(name: str) -> bool:
+    return name.endswith("]")

@@ -1,0 +1,220 @@
+"""What a run hears (happenings), what it wants done (commands), and what `advance` answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct
+
+from holdfast.core.job import Tenant
+from holdfast.core.run import Run, RunState, Step
+from holdfast.core.states import Risk, State
+
+# -- happenings: each names what ended, so that an echo of an earlier attempt is known for one -----------
+
+
+class JobEnded(NamedTuple):
+    step: str
+    job: str
+    state: State
+    output: bytes | None = None
+    error: dict[str, Any] | None = None
+
+
+class ApprovalDecided(NamedTuple):
+    step: str
+    approval: str
+    decision: Literal["approved", "rejected", "expired"]
+    detail: dict[str, Any]
+    """Who, when, with which words. Becomes the step's output, or its error."""
+
+
+class ChildRunEnded(NamedTuple):
+    step: str
+    run: str
+    state: RunState
+    output: bytes | None = None
+    error: dict[str, Any] | None = None
+
+
+class NotifySent(NamedTuple):
+    step: str
+    post: str
+    error: dict[str, Any] | None = None
+    """None: it has arrived."""
+
+
+class TimerDue(NamedTuple):
+    step: str = ""
+    """Empty: the run's own."""
+
+
+class CancelAsked(NamedTuple):
+    by: str = ""
+    reason: str = ""
+    compensate: bool = True
+
+
+class PauseAsked(NamedTuple):
+    by: str = ""
+    reason: str = ""
+
+
+class ResumeAsked(NamedTuple):
+    by: str = ""
+
+
+class RerunAsked(NamedTuple):
+    step: str
+    by: str = ""
+
+
+Happening = (
+    JobEnded
+    | ApprovalDecided
+    | ChildRunEnded
+    | NotifySent
+    | TimerDue
+    | CancelAsked
+    | PauseAsked
+    | ResumeAsked
+    | RerunAsked
+)
+
+# -- commands: to be carried out in the transaction that writes the run and its steps --------------------
+
+
+class SubmitJob(NamedTuple):
+    step: str
+    attempt: int
+    key: str
+    job: str
+    topic: str
+    payload: bytes
+    labels: dict[str, str]
+    priority: int
+    risk: Risk | None
+    session: str
+    max_attempts: int | None
+    deadline: float | None
+
+
+class CancelJob(NamedTuple):
+    step: str
+    job: str
+    reason: str
+
+
+class AskApproval(NamedTuple):
+    step: str
+    attempt: int
+    key: str
+    approval: str
+    message: str
+    payload: bytes
+    approvers: tuple[str, ...]
+    quorum: int
+    expires_s: float | None
+    separate: bool
+
+
+class WithdrawApproval(NamedTuple):
+    step: str
+    approval: str
+    reason: str
+
+
+class StartRun(NamedTuple):
+    step: str
+    attempt: int
+    key: str
+    run: str
+    workflow: str
+    revision: int | None
+    """None: the newest."""
+    input: bytes
+    deadline: float | None
+    depth: int
+
+
+class CancelRun(NamedTuple):
+    step: str
+    run: str
+    reason: str
+    compensate: bool
+
+
+class Notify(NamedTuple):
+    step: str
+    attempt: int
+    key: str
+    post: str
+    webhook: str
+    payload: bytes
+
+
+class TellParent(NamedTuple):
+    """The run has ended, and is a step of another one."""
+
+    run: str
+    step: str
+    child: str
+    state: RunState
+    output: bytes
+    error: dict[str, Any] | None
+
+
+Command = SubmitJob | CancelJob | AskApproval | WithdrawApproval | StartRun | CancelRun | Notify | TellParent
+
+# -- answers --------------------------------------------------------------------------------------------
+
+
+class Said(NamedTuple):
+    """A line for the timeline."""
+
+    kind: str
+    detail: dict[str, Any]
+
+
+class Needed(NamedTuple):
+    """Records of steps that must be read first."""
+
+    names: frozenset[str] = frozenset()
+    whole: bool = False
+    """All of the run's."""
+
+
+class Advance(NamedTuple):
+    run: Run
+    steps: dict[str, Step]
+    """Changed and new, by name."""
+    removed: list[Step]
+    commands: list[Command]
+    notes: list[Said]
+    changed: bool
+    """False: nothing of it needs to be written."""
+
+
+class Draw(NamedTuple):
+    """What a pure function cannot make itself."""
+
+    chance: Callable[[], float]
+    """Uniform in [0, 1)."""
+    new_id: Callable[[], str]
+
+
+class NewRun(Struct, frozen=True, kw_only=True):
+    id: str
+    tenant: Tenant
+    revision: int
+    input: Any
+    """As `Graph.bind_input` returned it."""
+    actor: str = ""
+    session: str = ""
+    labels: dict[str, str] = {}
+    parent_run: str = ""
+    parent_step: str = ""
+    depth: int = 0
+    deadline: float | None = None
+    """Of whoever started it; its own timeout may be sooner."""

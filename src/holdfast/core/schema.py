@@ -1,0 +1,169 @@
+"""JSON Schemas for what jobs and runs are given: validation, defaults, and the digest of a value.
+
+A schema comes with its definition and points only into itself: to look at it never asks another
+machine. Patterns are matched in linear time. An error names the path and what was expected, never
+the value: payloads stay out of messages and logs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.errors import Invalid
+
+if TYPE_CHECKING:
+    from jsonschema_rs import Validator
+
+BYTES_MAX = 100_000
+DEFAULTS_NESTING_MAX = 32
+EXPANDED_MAX = 10_000
+"""Parts of a schema in which every `$ref` stands for what it points to: as many may be looked at for one value. A
+few lines that point to each other several times each would keep the plane busy for ever."""
+CHAIN_MAX = 200
+"""Parts within each other, likewise."""
+ERRORS_SHOWN = 3
+
+_POINTERS = ("$ref", "$dynamicRef", "$recursiveRef")
+_ANCHORS = ("$anchor", "$dynamicAnchor")
+
+
+class Schema:
+    """One compiled schema."""
+
+    __slots__ = ("_document", "_has_defaults", "_validator")
+
+    def __init__(self, document: Any, validator: Validator) -> None:
+        self._document = document
+        self._validator = validator
+        self._has_defaults = any("default" in part for part in _parts(document))
+
+    def __str__(self) -> str:
+        return f"sha256:{digest(self._document)[:16]}"
+
+    def bind(self, value: Any) -> Any:
+        """The value with the defaults of what it leaves out; itself, if there are none. Raises `Invalid`.
+
+        Defaults are those of properties, however deep, also in the items of lists and behind `allOf` and
+        `$ref`; not those of alternatives (`anyOf`, `oneOf`, `if`), where none is the one that counts.
+        """
+        bound = self._filled(self._document, value, 0) if self._has_defaults else value
+        if not self._validator.is_valid(bound):
+            raise Invalid(self._explain(bound))
+        return bound
+
+    def _explain(self, value: Any) -> str:
+        errors = list(self._validator.iter_errors(value))
+        told = [f"{_path(error.instance_path)}: {error.message}" for error in errors[:ERRORS_SHOWN]]
+        if len(errors) > ERRORS_SHOWN:
+            told.append(f"and {len(errors) - ERRORS_SHOWN} more")
+        return "; ".join(told)
+
+    def _filled(self, schema: Any, value: Any, depth: int) -> Any:
+        if not isinstance(schema, dict):
+            return value
+        if depth > DEFAULTS_NESTING_MAX:
+            raise Invalid(f"defaults within defaults, more than {DEFAULTS_NESTING_MAX} deep")
+        if isinstance(pointer := schema.get("$ref"), str):
+            value = self._filled(_resolve(self._document, pointer), value, depth + 1)
+        for part in _list(schema.get("allOf")):
+            value = self._filled(part, value, depth + 1)
+        if isinstance(value, dict) and isinstance(properties := schema.get("properties"), dict):
+            value = self._filled_object(properties, value, depth)
+        elif isinstance(value, list) and isinstance(items := schema.get("items"), dict):
+            value = [self._filled(items, one, depth + 1) for one in value]
+        return value
+
+    def _filled_object(self, properties: dict[str, Any], value: dict[str, Any], depth: int) -> dict[str, Any]:
+        filled = dict(value)
+        for name, schema in properties.items():
+            if name not in filled and isinstance(schema, dict) and "default" in schema:
+                filled[name] = schema["default"]
+            if name in filled:
+                filled[name] = self._filled(schema, filled[name], depth + 1)
+        return filled
+
+
+def compile_schema(document: Any) -> Schema:
+    """Raises `Invalid`."""
+    if not isinstance(document, dict | bool):
+        raise Invalid("a schema is an object, or true or false")
+    if len(msgspec.json.encode(document)) > BYTES_MAX:
+        raise Invalid(f"a schema has at most {BYTES_MAX} bytes")
+    for part in _parts(document):
+        for word in _POINTERS:
+            if isinstance(pointer := part.get(word), str) and not pointer.startswith("#"):
+                raise Invalid(f"{word} points outside of the schema; it may only point into it: #/$defs/…")
+    _check_expanded(document)
+    from jsonschema_rs import RegexOptions, ValidationError, validator_for  # noqa: PLC0415  (who has none pays nothing)
+
+    try:
+        validator = validator_for(document, mask="this", pattern_options=RegexOptions())
+    except ValidationError as error:
+        raise Invalid(f"not a JSON Schema: {_path(error.instance_path)}: {error.message}") from None
+    schema = Schema(document, validator)
+    # A schema whose defaults contain themselves is found now, not with the first job.
+    schema._filled(document, {}, 0)  # noqa: SLF001
+    return schema
+
+
+def digest(value: Any) -> str:
+    """sha256 of the value's canonical JSON: keys sorted, no space."""
+    return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
+
+
+def _resolve(document: Any, pointer: str) -> Any:
+    """What a JSON pointer means. One by anchor is left to the validator: it fills in nothing."""
+    found = document if pointer == "#" or pointer.startswith("#/") else None
+    for name in pointer.split("/")[1:]:
+        key = name.replace("~1", "/").replace("~0", "~")
+        if not isinstance(found, dict):
+            return None
+        found = found.get(key)
+    return found
+
+
+def _check_expanded(document: Any) -> None:
+    """Raises `Invalid` for a schema that is short to write and endless to read."""
+    anchored = {f"#{part[word]}": part for part in _parts(document) for word in _ANCHORS if word in part}
+    known: dict[int, int] = {}
+
+    def weigh(part: Any, depth: int) -> int:
+        if depth > CHAIN_MAX:
+            raise Invalid(f"a schema has at most {CHAIN_MAX} parts within each other")
+        if isinstance(part, list):
+            return sum(weigh(one, depth + 1) for one in part)
+        if not isinstance(part, dict):
+            return 0
+        if id(part) not in known:
+            known[id(part)] = 1  # a part within itself goes as deep as the value does
+            pointers = [part[word] for word in _POINTERS if isinstance(part.get(word), str)]
+            targets = [anchored.get(pointer) or _resolve(document, pointer) for pointer in pointers]
+            known[id(part)] = 1 + sum(weigh(one, depth + 1) for one in (*part.values(), *targets))
+        return known[id(part)]
+
+    if weigh(document, 0) > EXPANDED_MAX:
+        raise Invalid(f"a schema has at most {EXPANDED_MAX} parts, where each $ref stands for what it points to")
+
+
+def _parts(document: Any) -> Iterator[dict[str, Any]]:
+    """Every object in it. Some are no schemas (an enum's members): harmless here."""
+    rest = [document]
+    while rest:
+        part = rest.pop()
+        if isinstance(part, dict):
+            yield part
+            rest.extend(part.values())
+        elif isinstance(part, list):
+            rest.extend(part)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _path(parts: list[str | int]) -> str:
+    return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)

@@ -1,0 +1,103 @@
+"""From the text that somebody wrote to a definition that can be run, or a refusal with line and reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from holdfast.core.document import Path, Refused, load_document
+from holdfast.core.workflow import AnyStep, Definition, DelayStep, ForEachStep, ParallelStep, StepSpec
+from holdfast.core.workflow_graph import Graph
+
+KINDS = (
+    *("job", "approval", "condition", "switch", "delay", "for_each", "parallel", "workflow", "notify"),
+    "transform",
+)
+RESERVED = frozenset(
+    {
+        *("true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if"),
+        *("import", "let", "loop", "package", "namespace", "return", "var", "void", "while"),
+    }
+)
+"""Words of the expression language: `steps.if` could not be asked for."""
+
+_AT = re.compile(r"^(?P<reason>.*?) - at (?:`key` in )?`\$(?P<path>.*)`$", re.DOTALL)
+_PART = re.compile(r"\.(\w+)|\[(\d+)\]")
+_FIELD = re.compile(r"unknown field `(.*)`")
+_PATTERN = re.compile(r"Expected `str` matching regex .*")
+
+
+def parse(text: str | bytes) -> Definition:
+    """Raises `Refused`. What it returns compiles."""
+    document = load_document(text)
+    definition = _shaped(document.value, document.line_of)
+    _check_steps(definition, document.line_of)
+    Graph.of(definition, document.line_of)
+    return definition
+
+
+def _shaped(value: Any, line_of: Callable[[Path], int]) -> Definition:
+    try:
+        return msgspec.convert(value, Definition)
+    except msgspec.ValidationError as error:
+        reason, path = _told(str(error))
+    if unknown := _FIELD.search(reason):
+        path = (*path, unknown[1])
+        reason = f"there is no field {unknown[1]!r} here"
+    elif path[-1:] == ("kind",):
+        reason = f"a step is one of: {', '.join(KINDS)}"
+    elif _PATTERN.match(reason):
+        reason = "a name begins with a letter, has letters, digits and _ in it, and at most 64 characters"
+    where = ".".join(str(part) for part in path if isinstance(part, str) and part != "steps")
+    raise Refused(f"{where}: {reason}" if where else reason, line=line_of(path))
+
+
+def _told(message: str) -> tuple[str, Path]:
+    """What the decoder said, and where, as far as it said that."""
+    found = _AT.match(message)
+    if found is None:
+        return message, ()
+    known = found["path"].partition("[...]")[0]
+    return found["reason"], tuple(name or int(place) for name, place in _PART.findall(known))
+
+
+def _check_steps(definition: Definition, line_of: Callable[[Path], int]) -> None:
+    seen: dict[str, int] = {}
+    for at, step in enumerate(definition.steps):
+        path: Path = ("steps", at)
+        if not step.id:
+            raise Refused("a step needs an id", line=line_of(path))
+        if step.id in RESERVED:
+            raise Refused(f"{step.id!r} is a word of the expression language; take another id", line=line_of(path))
+        if step.id in seen:
+            first = line_of(("steps", seen[step.id]))
+            raise Refused(f"there are two steps {step.id!r}; the first is on line {first}", line=line_of(path))
+        seen[step.id] = at
+        for reason, where in _faults(step):
+            raise Refused(f"step {step.id}: {reason}", line=line_of((*path, *where)))
+
+
+def _faults(step: StepSpec) -> Iterator[tuple[str, Path]]:
+    match step:
+        case DelayStep():
+            if (step.seconds is None) == (not step.until):
+                yield "a delay has either seconds or until", ()
+        case ForEachStep():
+            yield from _faults_inside(step.step, ("step",))
+        case ParallelStep():
+            if isinstance(step.wait, int) and step.wait > len(step.branches):
+                yield f"{step.wait} of {len(step.branches)} branches can never succeed", ("wait",)
+            for name, branch in step.branches.items():
+                yield from _faults_inside(branch, ("branches", name))
+        case _:
+            pass
+
+
+def _faults_inside(step: AnyStep, path: Path) -> Iterator[tuple[str, Path]]:
+    if step.id or step.depends_on:
+        yield "what is inside of it has no id and depends on nothing by itself", path
+    if isinstance(step, DelayStep):
+        yield from ((reason, (*path, *where)) for reason, where in _faults(step))

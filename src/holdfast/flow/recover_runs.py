@@ -1,0 +1,99 @@
+"""Recover runs: carry out what `core.run_recovery` says about runs of which nothing was heard for long.
+
+Results are never lost between a job and its run: both are one transaction. This is for what no
+transaction covers, such as a store that was restored from a backup, and for deadlines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.core.approval import Approval, ApprovalState
+from holdfast.core.approval import from_record as approval_of
+from holdfast.core.job import JobId
+from holdfast.core.record import Kind, Record
+from holdfast.core.run import Run, Step, run_of, step_of
+from holdfast.core.run_recovery import RunRemedy, lost, recover_run, recover_step
+from holdfast.core.run_words import ApprovalDecided, ChildRunEnded, Happening, JobEnded, NotifySent, TimerDue
+from holdfast.flow.advance import Advancer, Turn, TurnEnd
+from holdfast.ports import Store
+from holdfast.telemetry import Telemetry
+
+PAGE = 1000
+
+
+async def recover_runs(
+    records: Sequence[Record], *, store: Store, advancer: Advancer, telemetry: Telemetry
+) -> list[TurnEnd]:
+    """Tell each run what it has missed. A second reconciler tells it nothing new."""
+    now = store.now()
+    turns: list[Turn] = []
+    reasons: list[tuple[Run, str]] = []
+    for run in map(run_of, records):
+        action = recover_run(run, now=now)
+        if action.remedy is RunRemedy.NOTHING:
+            continue
+        missed = await _find_missed(run, now=now, store=store) if action.remedy is RunRemedy.LOOK else []
+        turns.append(Turn(run.tenant, run.id, [*missed, TimerDue()]))
+        # That nothing was missed is no recovery: the run was only looked at.
+        reasons.append((run, action.reason if missed or action.remedy is RunRemedy.FIRE else ""))
+    ends = await advancer.advance(turns) if turns else []
+    for (run, reason), end in zip(reasons, ends, strict=True):
+        if reason and end is TurnEnd.WRITTEN:
+            telemetry.run_recovered(run, reason=reason)
+    return ends
+
+
+async def _find_missed(run: Run, *, now: float, store: Store) -> list[Happening]:
+    missed: list[Happening] = []
+    after = ""
+    while True:
+        page = await store.list_records(Kind.STEP, run.tenant, parent=run.id, after=after, limit=PAGE)
+        for step in map(step_of, page):
+            match recover_step(step, now=now).remedy:
+                case RunRemedy.FIRE:
+                    missed.append(TimerDue(step.name))
+                case RunRemedy.ASK:
+                    ended = await _ask(step, store)
+                    missed += [] if ended is None else [ended]
+                case _:
+                    pass
+        if len(page) < PAGE:
+            return missed
+        after = page[-1].id
+
+
+async def _ask(step: Step, store: Store) -> Happening | None:
+    """How that which the step waits for has ended; None: it has not."""
+    if step.kind == "job":
+        [job] = await store.find_jobs([JobId(step.ref)])
+        if job is None:
+            return lost(step)
+        return JobEnded(step.name, job.id, job.state, job.result, job.error) if job.is_terminal else None
+    kind = {"workflow": Kind.RUN, "approval": Kind.APPROVAL, "notify": Kind.POST}[step.kind]
+    [record] = await store.find_records(kind, step.tenant, [step.ref])
+    if record is None:
+        return lost(step)
+    match kind:
+        case Kind.RUN:
+            child = run_of(record)
+            if not child.is_terminal:
+                return None
+            return ChildRunEnded(step.name, child.id, child.state, bytes(child.output), child.error)
+        case Kind.APPROVAL:
+            return _decided(step, approval_of(record))
+        case _:
+            return NotifySent(step.name, step.ref)
+
+
+def _decided(step: Step, approval: Approval) -> Happening | None:
+    detail = {} if approval.verdict is None else {"by": approval.verdict.by, "comment": approval.verdict.comment}
+    match approval.state:
+        case ApprovalState.PENDING:
+            return None
+        case ApprovalState.APPROVED | ApprovalState.CONSUMED:
+            return ApprovalDecided(step.name, approval.id, "approved", {**detail, "response": approval.response})
+        case ApprovalState.REJECTED:
+            return ApprovalDecided(step.name, approval.id, "rejected", detail)
+        case ApprovalState.EXPIRED | ApprovalState.SUPERSEDED:
+            return ApprovalDecided(step.name, approval.id, "expired", detail)

@@ -1,0 +1,207 @@
+"""Runs: start them, and do to them what a person may want: cancel, pause, resume, run again from a step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast.core.job import Tenant
+from holdfast.core.record import Kind, Record
+from holdfast.core.run import RUN_TERMINAL, Run, RunState, run_of
+from holdfast.core.run_words import CancelAsked, NewRun, PauseAsked, RerunAsked, ResumeAsked
+from holdfast.core.schema import digest
+from holdfast.errors import Conflict, HoldfastError, KeyReused, NotFound, TooMany
+from holdfast.flow.advance import Advancer
+from holdfast.flow.kept_locks import KeptLocks
+from holdfast.flow.run_draft import RunDraft, Tools
+from holdfast.flow.submit import new_id
+from holdfast.telemetry import Telemetry
+
+RETRY_AFTER_S = 1.0
+LIVE = tuple(state for state in RunState if state not in RUN_TERMINAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOrder:
+    """What a caller wants to be run."""
+
+    tenant: Tenant
+    workflow: str
+    revision: int | None = None
+    """None: the newest."""
+    input: Any = None
+    labels: dict[str, str] = field(default_factory=dict)
+    actor: str = ""
+    session: str = ""
+    key: str | None = None
+    """An idempotency key, of this tenant's."""
+
+    def digest(self) -> str:
+        """Of what makes the run what it is: the same key with another digest is another request."""
+        return digest([self.workflow, self.revision, self.input, self.labels, self.session])
+
+
+class Started(NamedTuple):
+    run: Run
+    repeated: bool
+    """True: the key was used before, for the same order; `run` is the one it started then."""
+
+
+class Runs:
+    def __init__(
+        self, *, tools: Tools, advancer: Advancer, gate: KeptLocks, telemetry: Telemetry, live_runs_max: int
+    ) -> None:
+        """`gate` are the admission locks of tenants."""
+        self._tools = tools
+        self._store = tools.store
+        self._advancer = advancer
+        self._gate = gate
+        self._telemetry = telemetry
+        self._live_runs_max = live_runs_max
+        self._waiting: defaultdict[Tenant, list[_Applicant]] = defaultdict(list)
+        self._admitting: set[asyncio.Task[None]] = set()
+
+    async def start(self, order: RunOrder) -> Started:
+        """Durable when it returns. With a key, the same order again gives the same run.
+
+        Raises `NotFound` (no such workflow), `Invalid` (the input), `KeyReused`, `TooMany` (the tenant has
+        as many live runs as it may), `LockBusy`.
+        """
+        known = await self._find_by_key(order)
+        if known is not None:
+            return known
+        revision, graph = await self._tools.workflows.choose(order.tenant, order.workflow, order.revision)
+        new = NewRun(
+            id=new_id(self._tools.runtime),
+            tenant=order.tenant,
+            revision=revision,
+            input=graph.bind_input(order.input),
+            actor=order.actor,
+            session=order.session,
+            labels=order.labels,
+        )
+        applicant = _Applicant(order, new, asyncio.get_running_loop().create_future())
+        queue = self._waiting[order.tenant]
+        queue.append(applicant)
+        if len(queue) == 1:
+            # One of them asks for all that come meanwhile: a lock and a commit for each would be their speed limit.
+            task = asyncio.create_task(self._admit(order.tenant))
+            self._admitting.add(task)
+            task.add_done_callback(self._admitting.discard)
+        return await applicant.answer
+
+    async def get(self, tenant: Tenant, run_id: str) -> Run:
+        """Raises `NotFound`."""
+        [record] = await self._store.find_records(Kind.RUN, tenant, [run_id])
+        if record is None:
+            raise NotFound(f"no run {run_id}")
+        return run_of(record)
+
+    async def cancel(self, tenant: Tenant, run_id: str, *, by: str, reason: str, compensate: bool) -> Run:
+        """Stop it: nothing more begins, what runs is asked to stop, and what was done is undone if wanted."""
+        return await self._advancer.ask(tenant, run_id, CancelAsked(by, reason, compensate))
+
+    async def pause(self, tenant: Tenant, run_id: str, *, by: str, reason: str) -> Run:
+        """Begin nothing more; what is under way ends, and its results are kept."""
+        return await self._advancer.ask(tenant, run_id, PauseAsked(by, reason))
+
+    async def resume(self, tenant: Tenant, run_id: str, *, by: str) -> Run:
+        return await self._advancer.ask(tenant, run_id, ResumeAsked(by))
+
+    async def rerun(self, tenant: Tenant, run_id: str, *, step: str, by: str) -> Run:
+        """Begin a run that has ended again at `step`; what came before it stays as it was."""
+        return await self._advancer.ask(tenant, run_id, RerunAsked(step, by))
+
+    # -- admission ---------------------------------------------------------------------------------
+
+    async def _admit(self, tenant: Tenant) -> None:
+        batch: list[_Applicant] = []
+        try:
+            async with self._gate.hold(tenant):
+                batch = self._waiting.pop(tenant)
+                await self._admit_together(tenant, batch)
+        except BaseException as error:
+            for applicant in batch or self._waiting.pop(tenant, []):
+                applicant.fail(error)
+            if not isinstance(error, Exception):
+                raise
+
+    async def _admit_together(self, tenant: Tenant, batch: list[_Applicant]) -> None:
+        room = self._live_runs_max - await self._count_live(tenant)
+        for applicant in batch[max(0, room) :]:
+            applicant.fail(TooMany(f"the tenant has {self._live_runs_max} runs under way", retry_after_s=RETRY_AFTER_S))
+        drafted = []
+        for applicant in batch[: max(0, room)]:
+            try:
+                drafted.append((applicant, *await self._draft(applicant)))
+            except HoldfastError as error:
+                applicant.fail(error)
+        written = await self._store.transact([draft.transaction() for _, _, draft in drafted]) if drafted else []
+        for (applicant, run, _), ok in zip(drafted, written, strict=True):
+            if ok:
+                self._telemetry.run_started(run)
+                applicant.succeed(Started(run, repeated=False))
+            else:
+                await self._answer_refused(applicant)
+
+    async def _answer_refused(self, applicant: _Applicant) -> None:
+        """Somebody was quicker with the same key."""
+        try:
+            known = await self._find_by_key(applicant.order)
+        except HoldfastError as error:
+            applicant.fail(error)
+            return
+        if known is None:
+            applicant.fail(Conflict("the run could not be started; try again"))
+        else:
+            applicant.succeed(known)
+
+    async def _draft(self, applicant: _Applicant) -> tuple[Run, RunDraft]:
+        order, new = applicant.order, applicant.new
+        draft = RunDraft(self._tools, order.tenant)
+        graph = await self._tools.workflows.graph(order.tenant, order.workflow, new.revision)
+        run = await draft.begin(graph, new)
+        if order.key is not None:
+            draft.keep(
+                Record(
+                    kind=Kind.KEY,
+                    tenant=order.tenant,
+                    id=order.key,
+                    parent=run.id,
+                    created_at=run.created_at,
+                    body=msgspec.json.encode(order.digest()),
+                )
+            )
+        return run, draft
+
+    async def _find_by_key(self, order: RunOrder) -> Started | None:
+        """The run that the order's key has started before. Raises `KeyReused`."""
+        if order.key is None:
+            return None
+        [key] = await self._store.find_records(Kind.KEY, order.tenant, [order.key])
+        if key is None:
+            return None
+        if msgspec.json.decode(key.body) != order.digest():
+            raise KeyReused(f"this key was used for another request; it started run {key.parent}")
+        return Started(await self.get(order.tenant, key.parent), repeated=True)
+
+    async def _count_live(self, tenant: Tenant) -> int:
+        return sum((await self._store.count_records(Kind.RUN, tenant, states=LIVE)).values())
+
+
+class _Applicant(NamedTuple):
+    order: RunOrder
+    new: NewRun
+    answer: asyncio.Future[Started]
+
+    def succeed(self, started: Started) -> None:
+        if not self.answer.done():
+            self.answer.set_result(started)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)

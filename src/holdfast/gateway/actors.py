@@ -1,0 +1,37 @@
+"""Who asks: the name a caller gives itself in `Holdfast-Actor`.
+
+Behind one API key there is nobody who could prove a name. Whoever must rely on it puts a proxy in
+front that sets the header from its own login, and strips what callers send.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from holdfast.errors import Invalid
+from holdfast.gateway.calls import Call
+
+ACTOR = r"^[A-Za-z0-9][A-Za-z0-9_.:@/+-]{0,127}$"
+
+
+def find_actor(call: Call) -> str:
+    """The caller's name; empty if it gives none. Raises `Invalid` for what is no name."""
+    header = call.headers.get(b"holdfast-actor")
+    return "" if header is None else _named(header)
+
+
+def get_actor(call: Call) -> str:
+    """As `find_actor`, where a name must be given."""
+    actor = find_actor(call)
+    if not actor:
+        raise Invalid("it must be known who says this: send your name in the header Holdfast-Actor")
+    return actor
+
+
+@lru_cache(1024)
+def _named(header: bytes) -> str:
+    text = header.decode("latin-1")
+    if not re.fullmatch(ACTOR, text):
+        raise Invalid(f"Holdfast-Actor must match {ACTOR}")
+    return text

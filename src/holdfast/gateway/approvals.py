@@ -1,0 +1,169 @@
+"""`/v1/approvals`: what waits for a person's word, and the word."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Annotated
+
+from msgspec import Meta
+
+from holdfast import api
+from holdfast.api.approvals import (
+    ApprovalPage,
+    ApprovalView,
+    Approve,
+    DecideApproval,
+    DelegateApproval,
+    Edit,
+    Interrupt,
+    Reject,
+    Respond,
+    VerdictView,
+    WordView,
+)
+from holdfast.core.approval import Approval, ApprovalState, Choice, from_record
+from holdfast.core.ballot import choices_of, is_assigned
+from holdfast.core.record import Kind
+from holdfast.flow.approve import Said
+from holdfast.gateway import limits
+from holdfast.gateway.actors import get_actor
+from holdfast.gateway.calls import Answer, Call
+from holdfast.gateway.desk import Desk
+from holdfast.gateway.jobs import version_of_tag
+from holdfast.gateway.pages import Cursor, Limit, from_cursor, to_cursor
+
+LOOKED_AT_MAX = 2000
+"""Approvals that one request looks at for an assignee. A page may be short for it; its cursor goes on."""
+LOOKED_AT_ONCE = 200
+REASON = "holdfast:approval"
+CHOICES: dict[type[DecideApproval], Choice] = {
+    Approve: Choice.APPROVE,
+    Reject: Choice.REJECT,
+    Edit: Choice.EDIT,
+    Respond: Choice.RESPOND,
+}
+
+
+class ApprovalQuery(api.Request, kw_only=True):
+    cursor: Cursor | None = None
+    limit: Limit = 100
+    state: ApprovalState | None = None
+    job: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    """Or a run, for the approvals of its steps."""
+    assignee: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    """Whom the approval names, or whoever decides in their place."""
+
+
+async def list_approvals(desk: Desk, call: Call) -> Answer:
+    """Newest first."""
+    query: ApprovalQuery = call.query
+    found: list[Approval] = []
+    last, looked_at, more = from_cursor(query.cursor) or "", 0, True
+    while more and len(found) < query.limit and looked_at < LOOKED_AT_MAX:
+        wanted = query.limit - len(found) if query.assignee is None else LOOKED_AT_ONCE
+        # One more than is looked at, to know whether there are more.
+        page = await desk.plane.store.list_records(
+            Kind.APPROVAL, call.tenant, state=query.state, parent=query.job, before=last, limit=wanted + 1
+        )
+        more = len(page) > wanted
+        for record in page[:wanted]:
+            if len(found) == query.limit:
+                more = True
+                break
+            approval = from_record(record)
+            if query.assignee is None or is_assigned(approval, query.assignee):
+                found.append(approval)
+            last = record.id
+            looked_at += 1
+    items = [approval_view(approval) for approval in found]
+    return Answer(ApprovalPage(items=items, next_cursor=to_cursor(last) if more else None))
+
+
+async def get_approval(desk: Desk, call: Call) -> Answer:
+    return _answer(await desk.plane.approvals.get(call.tenant, call.path["id"]))
+
+
+async def decide_approval(desk: Desk, call: Call) -> Answer:
+    wanted: DecideApproval = call.body
+    said = Said(by=get_actor(call), choice=CHOICES[type(wanted)], comment=wanted.comment)
+    match wanted:
+        case Edit():
+            limits.stored_json(wanted.arguments, "arguments")
+            said = replace(said, arguments=wanted.arguments)
+        case Respond():
+            limits.stored_json(wanted.response, "response")
+            said = replace(said, response=wanted.response)
+    version = version_of_tag(call.header(b"if-match"))
+    return _answer(await desk.plane.approvals.decide(call.tenant, call.path["id"], said, version=version))
+
+
+async def delegate_approval(desk: Desk, call: Call) -> Answer:
+    wanted: DelegateApproval = call.body
+    approval = await desk.plane.approvals.delegate(
+        call.tenant, call.path["id"], by=get_actor(call), to=wanted.to, comment=wanted.comment
+    )
+    return _answer(approval)
+
+
+def _answer(approval: Approval) -> Answer:
+    return Answer(approval_view(approval), headers=((b"etag", b'"%d"' % approval.version),))
+
+
+def approval_view(approval: Approval) -> ApprovalView:
+    terms, verdict = approval.terms, approval.verdict
+    return ApprovalView(
+        id=approval.id,
+        state=approval.state,
+        job_id=approval.job_id,
+        run=approval.run,
+        step=approval.step,
+        round=approval.round,
+        tool=approval.tool,
+        arguments=approval.arguments,
+        digest=approval.digest,
+        risk=approval.risk,
+        rule=approval.rule,
+        policy=approval.policy,
+        reason=approval.reason,
+        message=terms.message,
+        requested_by=approval.requested_by,
+        approvers=list(terms.approvers),
+        delegates=approval.delegates,
+        quorum=terms.quorum,
+        separate=terms.separate,
+        choices=[str(choice) for choice in choices_of(approval)],
+        words=[WordView(by=w.by, at=w.at, decision=w.choice, comment=w.comment) for w in approval.words],
+        verdict=None
+        if verdict is None
+        else VerdictView(by=verdict.by, at=verdict.at, decision=verdict.decision, comment=verdict.comment),
+        response=approval.response,
+        consumed_by_fence=approval.consumed_by_fence,
+        created_at=approval.created_at,
+        expires_at=approval.expires_at,
+        version=approval.version,
+        interrupt=interrupt_of(approval),
+    )
+
+
+def interrupt_of(approval: Approval) -> Interrupt:
+    """The approval as AG-UI's interrupt. What AG-UI has no field for is in its metadata."""
+    expires = datetime.fromtimestamp(approval.expires_at, UTC).isoformat(timespec="milliseconds")
+    return Interrupt(
+        id=approval.id,
+        reason=REASON,
+        message=approval.terms.message,
+        tool_call_id=approval.metadata.get("tool_call_id"),
+        response_schema=approval.terms.response_schema,
+        expires_at=expires.replace("+00:00", "Z"),
+        metadata={
+            "tool": approval.tool,
+            "jobId": approval.job_id,
+            "run": approval.run,
+            "step": approval.step,
+            "risk": approval.risk,
+            "digest": approval.digest,
+            "choices": [str(choice) for choice in choices_of(approval)],
+            "labels": approval.metadata,
+        },
+    )

@@ -1,0 +1,72 @@
+"""Rows of Postgres in bulk: columns with their types, and statements that take an array for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from holdfast.core.job import Job
+from holdfast.stores.rows import ANEW, EFFECT, EVENT, ONCE, RECORD, values_anew, values_once
+
+_TYPES = {
+    **dict.fromkeys(("payload", "result", "body", "workers"), "bytea"),
+    **dict.fromkeys(("priority", "max_attempts", "attempts", "schedulings", "attempt"), "int"),
+    **dict.fromkeys(("version", "fence", "number", "jobs", "replaces"), "bigint"),
+    **dict.fromkeys(
+        (
+            "created_at", "deadline", "since", "not_before", "lease_until", "look_at", "at", "prepared_at",
+            "settled_at", "due",
+        ),
+        "float8",
+    ),
+    "cancel_requested": "boolean",
+}  # fmt: skip
+
+KEY = ("tenant", "key", "digest", "job_id")
+DELIVERY = ("worker", "job_id", "fence")
+LETTER = ("tenant", "job_id", "reason", "at")
+RECORD_PLACE = ("kind", "tenant", "id")
+_DERIVED = ("look_at", "limit_key")
+
+
+def columns(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+def rows_of(names: Sequence[str], first: int = 1) -> str:
+    """A set of rows out of one array per column; the arrays are the statement's parameters from `first` on."""
+    arrays = (f"${at}::{_TYPES.get(name, 'text')}[]" for at, name in enumerate(names, first))
+    return f"unnest({', '.join(arrays)}) AS x({columns(names)})"
+
+
+def arrays_of(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
+    """The parameters for `rows_of`."""
+    turned = [list(column) for column in zip(*rows, strict=True)]
+    return turned or [[] for _ in names]
+
+
+SELECT_JOB = f"SELECT {columns((*ONCE, *ANEW))} FROM holdfast_jobs"  # noqa: S608  (names of columns)
+SELECT_EVENT = f"SELECT {columns(EVENT)} FROM holdfast_events"  # noqa: S608  (names of columns)
+SELECT_RECORD = f"SELECT {columns(RECORD)} FROM holdfast_records"  # noqa: S608  (names of columns)
+SELECT_EFFECT = f"SELECT {columns(EFFECT)} FROM holdfast_effects"  # noqa: S608  (names of columns)
+
+NEW_JOB = (*ONCE, *ANEW, *_DERIVED)
+REPLACED_JOB = (*ANEW, *_DERIVED, "id", "replaces")
+
+
+def new_job_values(job: Job, look_at: float | None) -> tuple[Any, ...]:
+    """In the order of `NEW_JOB`."""
+    if any("\0" in name or "\0" in value for name, value in job.labels.items()):
+        raise ValueError("a label contains NUL, which Postgres cannot compare")
+    return (*values_once(job), *values_anew(job), look_at, limit_key(job))
+
+
+def replaced_job_values(job: Job, look_at: float | None, replaces: int) -> tuple[Any, ...]:
+    """In the order of `REPLACED_JOB`."""
+    return (*values_anew(job), look_at, limit_key(job), job.id, replaces)
+
+
+def limit_key(job: Job) -> str:
+    """Of the limit that the job's decision names; empty if none."""
+    limit = job.decision.get("concurrency") if job.decision else None
+    return (limit.get("key") or "") if limit else ""

@@ -1,0 +1,240 @@
+"""The courier: turns events into posts to the webhooks that want them, and brings posts to their receivers.
+
+Nothing is lost or written twice by a crash: the posts of a page of events and the webhook's new place
+in the stream are one transaction, and so is the claim of a post before it is sent. Any number of
+replicas may run; who loses a claim has sent nothing. A try that a crash cuts off is made again, under
+the same id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from holdfast.core.job import Tenant
+from holdfast.core.record import Kind, Record
+from holdfast.core.webhook import (
+    Post,
+    PostState,
+    Try,
+    Verdict,
+    Webhook,
+    begin_try,
+    end_try,
+    give_up,
+    judge,
+    post_from,
+    post_record,
+    post_to,
+    signed_headers,
+    webhook_from,
+    webhook_record,
+)
+from holdfast.errors import StoreUnavailable
+from holdfast.locks.runtime import Runtime
+from holdfast.loops import Loop
+from holdfast.ports import JobEvent, RecordChange, Store, Transaction
+from holdfast.telemetry import Telemetry
+
+POLL_S = 1.0
+WEBHOOKS = 500
+"""Read at a tick. Where there are more, those whose turn is longest ago come first."""
+EVENTS = 500
+POSTS = 200
+HANDS = 32
+"""Posts that one process sends at once."""
+HANDS_PER_WEBHOOK = 4
+"""So that one slow receiver does not hold up the others."""
+PUT_OFF_S = 5.0
+
+
+class Reply(Protocol):
+    @property
+    def status(self) -> int | None: ...
+    @property
+    def error(self) -> str: ...
+    @property
+    def wait_s(self) -> float: ...
+
+
+Send = Callable[[str, Mapping[str, str], bytes], Awaitable[Reply]]
+Whose = tuple[Tenant, str]
+
+
+class Courier(Loop):
+    def __init__(self, *, store: Store, send: Send, telemetry: Telemetry, runtime: Runtime) -> None:
+        super().__init__("courier", every_s=POLL_S, runtime=runtime)
+        self._store = store
+        self._send = send
+        self._telemetry = telemetry
+        self._runtime = runtime
+        self._passed: dict[tuple[Tenant, str, int], int] = {}
+        """By a webhook's version: up to where its events are known to be of no interest to it. A hint
+        that spares writing its place for each event that it does not want."""
+        self._sending: Counter[Whose] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unsubscribe: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        self._unsubscribe = self._store.subscribe(self._heard)
+        super().start()
+
+    async def stop(self) -> None:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        await super().stop()
+        for task in self._tasks:
+            task.cancel()
+        # What they were sending is sent again when its claim has run out.
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _heard(self, _: Sequence[JobEvent]) -> None:
+        # Where nobody listens, nobody is woken: events are what a plane makes all day.
+        if self._passed:
+            self.wake()
+
+    async def tick(self) -> None:
+        await self._write_posts()
+        await self._take_posts()
+
+    # -- events become posts -----------------------------------------------------------------------
+
+    async def _write_posts(self) -> None:
+        records = await self._store.list_due(Kind.WEBHOOK, limit=WEBHOOKS)
+        known = {(r.tenant, r.id, r.version): self._passed.get((r.tenant, r.id, r.version), 0) for r in records}
+        self._passed = known
+        crowded = len(records) == WEBHOOKS
+        for record in records:
+            await self._follow(webhook_from(record), write_turn=crowded)
+
+    async def _follow(self, webhook: Webhook, *, write_turn: bool) -> None:
+        """Up to the end of the stream, page by page."""
+        whole = False
+        while not whole:
+            version = (webhook.tenant, webhook.name, webhook.version)
+            after = max(webhook.cursor, self._passed.get(version, 0))
+            page = await self._store.list_events(after=after, limit=EVENTS, tenant=webhook.tenant)
+            wanted = [event for event in page if webhook.wants(event.kind)]
+            whole = len(page) < EVENTS
+            last = page[-1].number if page else after
+            if whole and not wanted and not write_turn:
+                self._passed[version] = last
+                return
+            moved = replace(webhook, cursor=last, looked_at=self._store.now())
+            posts = [_post(webhook, event) for event in wanted]
+            if not await self._write([_replacing(webhook_record(moved)), *(_new(post) for post in posts)]):
+                # Another replica was quicker, or a person changed it: the next tick reads it anew.
+                return
+            webhook = replace(moved, version=moved.version + 1)
+            self._passed.pop(version, None)
+            self._passed[webhook.tenant, webhook.name, webhook.version] = last
+
+    # -- posts become requests ---------------------------------------------------------------------
+
+    async def _take_posts(self) -> None:
+        page = await self._store.list_due(Kind.POST, limit=POSTS)
+        now = self._store.now()
+        changes: list[RecordChange] = []
+        claimed: list[tuple[int, Post]] = []
+        left: list[Post] = []
+        for record in page:
+            whose = (record.tenant, record.parent)
+            if record.state != PostState.PENDING:
+                # It has been shown in the log for long enough.
+                changes.append(RecordChange(after=record, replaces=record.version, remove=True))
+            elif len(self._tasks) + len(claimed) < HANDS and self._sending[whose] < HANDS_PER_WEBHOOK:
+                self._sending[whose] += 1
+                post = begin_try(post_from(record), now=now)
+                claimed.append((len(changes), post))
+                changes.append(_replacing(post_record(post)))
+            else:
+                left.append(post_from(record))
+        if len(page) == POSTS:
+            # A crowd before a slow receiver steps aside, or nobody would see who stands behind it.
+            changes += [_replacing(post_record(replace(post, due=now + self._put_off_s()))) for post in left]
+        if changes:
+            await self._begin(changes, claimed)
+
+    async def _begin(self, changes: Sequence[RecordChange], claimed: Sequence[tuple[int, Post]]) -> None:
+        written = [False] * len(changes)
+        try:
+            written = await self._store.transact([Transaction(records=[change]) for change in changes])
+        finally:
+            for n, post in claimed:
+                if written[n]:
+                    self._start(replace(post, version=post.version + 1))
+                else:
+                    self._sending[post.tenant, post.webhook] -= 1
+
+    def _start(self, post: Post) -> None:
+        task = asyncio.get_running_loop().create_task(self._deliver(post), name="holdfast-post")
+        self._tasks.add(task)
+
+        def end(ended: asyncio.Task[None]) -> None:
+            self._tasks.discard(ended)
+            self._sending[post.tenant, post.webhook] -= 1
+            self._sending += Counter()  # forgets those at zero
+            self.wake()
+
+        task.add_done_callback(end)
+
+    async def _deliver(self, post: Post) -> None:
+        try:
+            await self._try(post)
+        except StoreUnavailable:
+            # Whether or not it was sent: the claim runs out, and it is sent again, with an id that is known.
+            self._telemetry.post_tried("unwritten")
+
+    async def _try(self, post: Post) -> None:
+        """From the claim to what became of it."""
+        [record] = await self._store.find_records(Kind.WEBHOOK, post.tenant, [post.webhook])
+        webhook = None if record is None else webhook_from(record)
+        began = self._store.now()
+        if webhook is None or not webhook.enabled:
+            why = "webhook-removed" if webhook is None else "webhook-disabled"
+            await self._write([_replacing(post_record(give_up(post, why, now=began)))])
+            return
+        headers = signed_headers(post, webhook.secrets_at(began), now=began)
+        reply = await self._send(webhook.url, headers, post.content.encode())
+        tried = Try(at=began, status=reply.status, error=reply.error, took_s=self._store.now() - began)
+        verdict = judge(post, tried)
+        after = end_try(post, tried, chance=self._runtime.jitter(1.0), wait_s=reply.wait_s)
+        if verdict is Verdict.DISABLE:
+            gone = replace(webhook, enabled=False, why_disabled="the receiver answered 410 Gone")
+            await self._write([_replacing(webhook_record(gone))])
+        await self._write([_replacing(post_record(after))])
+        self._telemetry.post_tried(verdict)
+
+    async def _write(self, changes: Sequence[RecordChange]) -> bool:
+        [written] = await self._store.transact([Transaction(records=changes)])
+        return written
+
+    def _put_off_s(self) -> float:
+        return self._runtime.jitter(PUT_OFF_S)
+
+
+def _post(webhook: Webhook, event: JobEvent) -> Record:
+    told = {
+        "number": event.number,
+        "job_id": event.job_id,
+        "run": event.run,
+        "state": event.state,
+        "attempt": event.attempt,
+        "fence": event.fence,
+        "at": event.at,
+        "detail": event.detail,
+    }
+    # Padded, so that the log is in the order of the events.
+    return post_to(webhook, event.kind, told, key=f"{event.number:012d}", now=event.at)
+
+
+def _new(record: Record) -> RecordChange:
+    return RecordChange(after=record, replaces=0)
+
+
+def _replacing(record: Record) -> RecordChange:
+    return RecordChange(after=record, replaces=record.version - 1)

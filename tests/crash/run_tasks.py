@@ -1,0 +1,22 @@
+"""What the workers of `test_run_kills.py` do: book each step, at a bank that knows a repetition by its key."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from holdfast.worker import Job, Worker
+
+worker = Worker(name="clerk", slots=20, backlog=60)
+
+
+@worker.task("book", isolation="async")
+async def book(job: Job) -> int:
+    paid: int = await job.once("book", enter, job.payload["bank"], job.payload["item"], idempotent=True)
+    return paid
+
+
+def enter(bank: str, item: int, idempotency_key: str) -> int:
+    with sqlite3.connect(bank, timeout=20, isolation_level=None) as connection:
+        connection.execute("PRAGMA synchronous = OFF")  # processes die here, the machine does not
+        connection.execute("INSERT OR IGNORE INTO entries VALUES (?, ?)", (idempotency_key, item))
+    return item

@@ -1,0 +1,255 @@
+"""What people and time do with approvals, and what becomes of the jobs that wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from locks.virtual import VirtualRuntime, on_virtual_time
+
+from flow.approving import deciding, rules
+from flow.stage import ACME
+from holdfast.core.approval import ApprovalState, Choice, Terms, ask_step, to_record
+from holdfast.core.record import Kind
+from holdfast.core.states import State
+from holdfast.errors import AlreadyDecided, Invalid, NotApprover
+from holdfast.flow.approve import Said
+from holdfast.flow.cancel import cancel
+from holdfast.flow.dispatch import Dispatched
+from holdfast.ports import RecordChange, Transaction
+
+
+@on_virtual_time
+async def test_approved_payout_runs_and_uses_its_approval_up(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime) as desk:
+        job = await desk.pay()
+        assert job.state is State.APPROVAL_REQUIRED
+        await desk.say(job, comment="fine")
+        async with desk.stage.loops(), desk.stage.working():
+            [ended] = await desk.stage.wait_ended(job, within_s=30)
+        assert ended.state is State.SUCCEEDED
+        approval = await desk.approval(job)
+        assert (approval.state, approval.consumed_by_fence) == (ApprovalState.CONSUMED, ended.fence)
+        assert await desk.stage.kinds(job.id) == [
+            "job.submitted", "approval.requested", "job.approved", "approval.decided", "job.dispatched", "job.started",
+            "job.succeeded",
+        ]  # fmt: skip
+        await desk.check()
+
+
+@on_virtual_time
+async def test_other_jobs_are_not_asked_about(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime) as desk:
+        job = await desk.stage.submit("mail.send")
+        assert (job.state, job.approval) == (State.SCHEDULED, "")
+        assert await desk.all() == []
+
+
+@on_virtual_time
+async def test_history_and_decision_contain_no_arguments(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime) as desk:
+        job = await desk.pay(payload=b'{"to":"very-secret"}')
+        await desk.say(job, choice=Choice.EDIT, arguments={"to": "very-secret-too"})
+        await desk.stage.seen.look()
+        assert "very-secret" not in str([event.detail for event in desk.stage.seen.events])
+        assert "very-secret" not in str((await desk.stage.job(job.id)).decision)
+
+
+@on_virtual_time
+async def test_requester_cannot_decide_nor_be_unknown_where_the_policy_separates(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime, rules(separate=True)) as desk:
+        with pytest.raises(Invalid, match="Holdfast-Actor"):
+            await desk.pay(actor="")
+        job = await desk.pay()
+        with pytest.raises(NotApprover):
+            await desk.say(job, "rita")
+        await desk.say(job, "ann")
+        await desk.check(all_ended=False)
+
+
+@on_virtual_time
+async def test_quorum_of_distinct_people_with_a_delegate(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime, rules(quorum=2, approvers=["ann", "bob"])) as desk:
+        job = await desk.pay()
+        await desk.say(job, "ann")
+        await desk.say(job, "ann")
+        approval = await desk.approval(job)
+        await desk.people.delegate(ACME, approval.id, by="bob", to="carl", comment="on holiday")
+        assert (await desk.stage.job(job.id)).state is State.APPROVAL_REQUIRED
+        await desk.say(job, "carl")
+        assert (await desk.stage.job(job.id)).state is State.SCHEDULED
+        assert "approval.delegated" in await desk.stage.kinds(job.id)
+        await desk.check(all_ended=False)
+
+
+@on_virtual_time
+async def test_edit_under_a_rule_for_other_people_is_theirs_to_decide(runtime: VirtualRuntime) -> None:
+    """Ann may approve little money. She cannot make it much by editing."""
+    document = rules(approvers=["ann"])
+    big = {
+        "name": "big",
+        "when": "payload.amount > 100",
+        "action": "require_approval",
+        "approval": {"approvers": ["boss"]},
+    }
+    document["rules"].insert(0, big)
+    async with deciding(runtime, document) as desk:
+        job = await desk.pay()
+        with pytest.raises(NotApprover):
+            await desk.say(job, "ann", Choice.EDIT, arguments={"to": "ann", "amount": 5000})
+        assert (await desk.approval(job)).terms.approvers == ("ann",)
+        await desk.say(job, "ann", Choice.EDIT, arguments={"to": "ann", "amount": 6})
+        assert (await desk.stage.job(job.id)).payload == b'{"to":"ann","amount":6}'
+
+
+@on_virtual_time
+async def test_edit_that_others_decide_expires_as_theirs_do_and_has_no_delegates(runtime: VirtualRuntime) -> None:
+    document = rules(approvers=["ann", "boss"], quorum=2)
+    big = {
+        "name": "big",
+        "when": "payload.amount > 100",
+        "action": "require_approval",
+        "reason": "much money moves",
+        "approval": {"approvers": ["boss", "bob", "carl"], "quorum": 2, "expires_s": 600},
+    }
+    document["rules"].insert(0, big)
+    async with deciding(runtime, document) as desk:
+        job = await desk.pay()
+        first = await desk.approval(job)
+        await desk.people.delegate(ACME, first.id, by="ann", to="carl", comment="on holiday")
+        edited = await desk.say(job, "boss", Choice.EDIT, arguments={"to": "ann", "amount": 5000})
+        assert (edited.state, edited.reason, edited.delegates) == (ApprovalState.PENDING, "much money moves", {})
+        assert edited.expires_at <= desk.stage.store.now() + 600
+        decided = await desk.people.decide(
+            ACME, first.id, Said(by="carl", choice=Choice.APPROVE), version=edited.version
+        )
+        assert decided.state is ApprovalState.APPROVED
+
+
+@on_virtual_time
+async def test_edited_job_has_no_more_than_the_policy_gives_it(runtime: VirtualRuntime) -> None:
+    document = rules()
+    document["rules"][0]["constraints"] = {"max_attempts": 1, "labels": {"require.zone": "eu"}}
+    small = {"name": "small", "when": "payload.amount < 10", "action": "require_approval"}
+    document["rules"].insert(0, small)
+    async with deciding(runtime, document) as desk:
+        job = await desk.pay()
+        await desk.say(job, choice=Choice.EDIT, arguments={"to": "ann", "amount": 50})
+        now = await desk.stage.job(job.id)
+        assert (now.max_attempts, now.labels["require.zone"]) == (1, "eu")
+
+
+@on_virtual_time
+async def test_job_that_is_decided_anew_has_no_more_than_the_policy_of_today_gives_it(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime) as desk:
+        job = await desk.approved()
+        stricter = rules(approvers=["boss"])
+        stricter["rules"][0]["constraints"] = {"max_attempts": 1}
+        desk.policy.publish(stricter)
+        await desk.stage.dispatch(job)
+        assert (await desk.stage.job(job.id)).max_attempts == 1
+
+
+@on_virtual_time
+async def test_large_arguments_are_edited_as_well(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime) as desk:
+        job = await desk.pay(payload=msgspec.json.encode({"text": "x" * 5000}))
+        await desk.say(job, choice=Choice.EDIT, arguments={"text": "y" * 6000})
+        now = await desk.stage.job(job.id)
+        assert msgspec.json.decode(now.payload) == {"text": "y" * 6000}
+        assert await desk.stage.dispatch(now) is Dispatched.SENT
+
+
+@on_virtual_time
+async def test_reminders_then_the_end(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime, rules(expires_s=100)) as desk:
+        job = await desk.pay()
+        desk.timer.start()
+        await asyncio.sleep(120)
+        await desk.timer.stop()
+        kinds = await desk.stage.kinds(job.id)
+        assert kinds.count("approval.reminded") == 2
+        assert kinds[-2:] == ["job.timed_out", "approval.expired"]
+        ended = await desk.stage.job(job.id)
+        assert ended.state is State.TIMEOUT
+        assert ended.error is not None
+        assert ended.error["code"] == "approval-expired"
+        await desk.check()
+
+
+@on_virtual_time
+async def test_reconciler_ends_what_the_timer_does_not_get_to(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime, rules(expires_s=100)) as desk:
+        job = await desk.pay()
+        await asyncio.sleep(99)
+        await desk.stage.reconciler.tick()
+        assert (await desk.stage.job(job.id)).state is State.APPROVAL_REQUIRED
+        await asyncio.sleep(2)
+        await desk.stage.reconciler.tick()
+        assert (await desk.stage.job(job.id)).state is State.TIMEOUT
+        assert (await desk.approval(job)).state is ApprovalState.EXPIRED
+        await desk.check()
+
+
+@on_virtual_time
+async def test_cancelled_job_leaves_nothing_on_anybodys_list(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime) as desk:
+        waiting, approved = await desk.pay(), await desk.approved()
+        for job in (waiting, approved):
+            await cancel(ACME, job.id, "not needed", store=desk.stage.typed_store)
+            assert (await desk.approval(job)).state is ApprovalState.SUPERSEDED
+        with pytest.raises(AlreadyDecided):
+            await desk.say(waiting)
+        await desk.check()
+
+
+@on_virtual_time
+async def test_decision_that_was_lost_is_made_with_its_approval(runtime: VirtualRuntime) -> None:
+    """The policy could not be asked at submission; the replayer asks it again."""
+    async with deciding(runtime) as desk:
+        asking = desk.policy.decide
+        desk.policy.decide = lambda job: asking(job)._replace(event=None, failed="closed")  # type: ignore[method-assign]
+        job = await desk.pay()
+        assert job.state is State.PENDING
+        del desk.policy.decide
+        await asyncio.sleep(61)
+        await desk.stage.replayer.tick()
+        assert (await desk.stage.job(job.id)).state is State.APPROVAL_REQUIRED
+        await desk.say(job)
+        await desk.check(all_ended=False)
+
+
+@pytest.mark.parametrize(("choice", "told"), [(Choice.RESPOND, "approved"), (Choice.REJECT, "rejected")])
+@on_virtual_time
+async def test_step_of_a_run_is_told_in_the_same_transaction(
+    runtime: VirtualRuntime, choice: Choice, told: str
+) -> None:
+    async with deciding(runtime) as desk:
+        store = desk.stage.inner
+        terms = Terms(response_schema={"type": "object", "required": ["ok"]}, expires_s=60)
+        step = ask_step(
+            "a1", terms, tenant=ACME, run="r1", step="sign", arguments=None, requested_by="", labels={}, now=store.now()
+        )
+        assert await store.transact([Transaction(records=[RecordChange(after=to_record(step), replaces=0)])]) == [True]
+        response = {"ok": True} if choice is Choice.RESPOND else None
+        await desk.people.decide(ACME, "a1", Said(by="ann", choice=choice, response=response))
+        [result] = await store.list_records(Kind.RESULT, ACME, parent="r1", limit=10)
+        body = msgspec.json.decode(result.body)
+        assert (result.id, body["step"], body["decision"], body["detail"]["response"]) == ("a1", "sign", told, response)
+
+
+@on_virtual_time
+async def test_step_of_a_run_that_nobody_decides_is_told_so(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime) as desk:
+        store = desk.stage.inner
+        step = ask_step(
+            "a1", Terms(expires_s=60), tenant=ACME, run="r1", step="sign", arguments=None, requested_by="", labels={},
+            now=store.now(),
+        )  # fmt: skip
+        assert await store.transact([Transaction(records=[RecordChange(after=to_record(step), replaces=0)])]) == [True]
+        await asyncio.sleep(61)
+        await desk.timer.tick()
+        [result] = await store.list_records(Kind.RESULT, ACME, parent="r1", limit=10)
+        assert msgspec.json.decode(result.body)["decision"] == "expired"
+        assert [event.kind for event in await store.list_events(after=0, limit=10, run="r1")] == ["approval.expired"]

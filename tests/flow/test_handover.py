@@ -1,0 +1,120 @@
+"""A job handed to a claim that waits: dispatched and started in one transaction, or in doubt and said so."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from locks.virtual import VirtualRuntime, on_virtual_time
+
+from flow.faulty_store import Fault
+from flow.plane_invariants import check_plane
+from flow.stage import Stage, staged
+from holdfast.core.job import JobId
+from holdfast.core.states import State
+from holdfast.errors import StoreUnavailable
+from holdfast.flow.dispatch import Dispatched, Placed
+
+
+async def kinds(stage: Stage, job_id: JobId) -> list[str]:
+    return [event.kind for event in await stage.inner.list_events(after=0, limit=100, job_id=job_id)]
+
+
+@on_virtual_time
+async def test_job_is_running_and_handed_over_after_one_write(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        job = await stage.submit()
+        with stage.claims.serving("w1") as claim, claim.open_for(1):
+            stage.store.calls.clear()
+            assert await stage.dispatch(job) is Dispatched.SENT
+            [handed] = await claim.take_handed()
+        assert stage.store.calls == {"transact": 1}
+        assert handed == await stage.job(job.id)
+        assert (handed.state, handed.worker, handed.attempts) == (State.RUNNING, "w1", 1)
+        assert await kinds(stage, job.id) == ["job.submitted", "job.dispatched", "job.started"]
+        assert await stage.inner.list_deliveries("w1", limit=10) == []
+        await check_plane(stage, all_ended=False)
+
+
+@on_virtual_time
+async def test_no_more_is_handed_over_than_the_claim_asked_for(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        jobs = [await stage.submit() for _ in range(3)]
+        with stage.claims.serving("w1") as claim, claim.open_for(2):
+            await stage.dispatcher.dispatch([Placed(job, "w1") for job in jobs])
+            handed = await claim.take_handed()
+        assert [job.id for job in handed] == [job.id for job in jobs[:2]]
+        assert (await stage.job(jobs[2].id)).state is State.DISPATCHED
+        assert [d.job_id for d in await stage.inner.list_deliveries("w1", limit=10)] == [jobs[2].id]
+
+
+@pytest.mark.parametrize("waiting", ["for another worker", "as a ghost", "not any more"])
+@on_virtual_time
+async def test_only_a_live_claim_of_that_worker_is_handed_anything(runtime: VirtualRuntime, waiting: str) -> None:
+    async with staged(runtime) as stage:
+        job = await stage.submit()
+        with stage.claims.serving("w2" if waiting == "for another worker" else "w1") as claim:
+            claim.is_ghost = waiting == "as a ghost"
+            with claim.open_for(0 if waiting == "not any more" else 1):
+                await stage.dispatch(job)
+                assert await claim.take_handed() == []
+        assert (await stage.job(job.id)).state is State.DISPATCHED
+        assert len(await stage.inner.list_deliveries("w1", limit=10)) == 1
+
+
+@on_virtual_time
+async def test_job_that_has_moved_on_is_neither_dispatched_nor_handed_over(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        job = await stage.submit()
+        await stage.dispatch(job, "w2")
+        with stage.claims.serving("w1") as claim, claim.open_for(1):
+            assert await stage.dispatch(job) is Dispatched.MOVED_ON
+            assert await claim.take_handed() == []
+        assert (await stage.job(job.id)).worker == "w2"
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY])
+@on_virtual_time
+async def test_claim_is_told_when_a_start_is_in_doubt(runtime: VirtualRuntime, fault: Fault) -> None:
+    """It must not be answered with nothing: the worker would not ask again for what may run on it."""
+    async with staged(runtime) as stage:
+        job = await stage.submit()
+        stage.store.fault("transact", fault, times=1)
+        with stage.claims.serving("w1") as claim, claim.open_for(1):
+            assert await stage.dispatch(job) is Dispatched.UNANSWERED
+            with pytest.raises(StoreUnavailable):
+                await claim.take_handed()
+        expected = State.RUNNING if fault is Fault.LOSE_REPLY else State.SCHEDULED
+        assert (await stage.job(job.id)).state is expected
+
+
+@on_virtual_time
+async def test_claim_whose_time_is_over_still_waits_for_what_was_promised(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        job = await stage.submit()
+        with stage.claims.serving("w1") as claim:
+            rule = stage.store.fault("transact", Fault.PAUSE, times=1)
+            with claim.open_for(1):
+                dispatching = asyncio.create_task(stage.dispatch(job))
+                await rule.reached.wait()
+            answering = asyncio.create_task(claim.take_handed())
+            await asyncio.sleep(1)
+            assert not answering.done()
+            rule.open()
+            assert [handed.id for handed in await answering] == [job.id]
+            await dispatching
+
+
+@on_virtual_time
+async def test_lease_begins_after_the_time_from_which_the_worker_counts_it(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        job = await stage.submit()
+        lease_s = stage.topics.get(job.topic).lease_s
+        with stage.claims.serving("w1") as claim, claim.open_for(1):
+            before = runtime.now()
+            rule = stage.store.fault("transact", None, times=1, request_s=1.0)
+            await stage.dispatch(job)
+            [handed] = await claim.take_handed()
+        assert rule.times == 0
+        assert claim.opened_at == before
+        assert handed.lease_until == handed.since + lease_s

@@ -1,0 +1,322 @@
+"""The courier: no event is lost or posted twice, tries go on and end, and nobody holds the others up."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from locks.virtual import VirtualRuntime, on_virtual_time
+from msgspec.structs import replace
+
+from flow.faulty_store import Fault
+from flow.stage import ACME, Replica, Stage, staged
+from holdfast.core.job import Tenant
+from holdfast.core.record import Kind
+from holdfast.core.webhook import (
+    ATTEMPTS_MAX,
+    SENDING_S,
+    Post,
+    PostState,
+    Webhook,
+    new_secret,
+    post_from,
+    post_record,
+    post_to,
+    webhook_from,
+    webhook_record,
+)
+from holdfast.ports import RecordChange, Transaction
+from holdfast.webhooks import HANDS_PER_WEBHOOK, POSTS, Courier
+
+OTHER = Tenant("other")
+
+
+class Reply(NamedTuple):
+    status: int | None
+    error: str = ""
+    wait_s: float = 0.0
+
+
+@dataclass
+class Receiver:
+    """Somebody on the other side: what it was sent, and what it answers."""
+
+    answers: dict[str, Reply] = field(default_factory=dict)
+    """By URL; others are answered 200."""
+    takes_s: dict[str, float] = field(default_factory=dict)
+    got: list[tuple[str, Mapping[str, str], dict[str, Any]]] = field(default_factory=list)
+    at_once: dict[str, int] = field(default_factory=dict)
+    most_at_once: dict[str, int] = field(default_factory=dict)
+
+    async def send(self, url: str, headers: Mapping[str, str], content: bytes) -> Reply:
+        self.at_once[url] = self.at_once.get(url, 0) + 1
+        self.most_at_once[url] = max(self.most_at_once.get(url, 0), self.at_once[url])
+        await asyncio.sleep(self.takes_s.get(url, 0.01))
+        self.at_once[url] -= 1
+        self.got.append((url, headers, msgspec.json.decode(content)))
+        return self.answers.get(url, Reply(200))
+
+    def ids(self, url: str) -> list[str]:
+        return [headers["webhook-id"] for to, headers, _ in self.got if to == url]
+
+
+def courier(stage: Replica, receiver: Receiver) -> Courier:
+    return Courier(store=stage.typed_store, send=receiver.send, telemetry=stage.telemetry, runtime=stage.runtime)
+
+
+@asynccontextmanager
+async def couriers(stage: Stage, receiver: Receiver, count: int = 1) -> AsyncIterator[list[Courier]]:
+    made = [courier(stage if n == 0 else await stage.replica(f"R{n}"), receiver) for n in range(count)]
+    for one in made:
+        one.start()
+    try:
+        yield made
+    finally:
+        for one in made:
+            await one.stop()
+
+
+async def subscribe(stage: Stage, name: str, *events: str, tenant: Tenant = ACME) -> Webhook:
+    now = stage.store.now()
+    webhook = Webhook(
+        tenant=tenant,
+        name=name,
+        url=f"https://{name}.example/",
+        events=events,
+        secrets=(new_secret(bytes(32)),),
+        cursor=await stage.seen.look(),
+        looked_at=now,
+        created_at=now,
+    )
+    change = RecordChange(after=webhook_record(webhook), replaces=0)
+    assert await stage.inner.transact([Transaction(records=[change])]) == [True]
+    return webhook
+
+
+async def webhook_now(stage: Stage, name: str) -> Webhook:
+    return webhook_from(await stage.inner.get_record(Kind.WEBHOOK, ACME, name))
+
+
+async def posts(stage: Stage, name: str, tenant: Tenant = ACME) -> list[Post]:
+    found = await stage.inner.list_records(Kind.POST, tenant, parent=name, limit=1000)
+    return [post_from(record) for record in found]
+
+
+@on_virtual_time
+async def test_wanted_events_are_posted_once_and_others_not(runtime: VirtualRuntime) -> None:
+    receiver = Receiver()
+    async with staged(runtime) as stage:
+        await stage.submit()
+        hook = await subscribe(stage, "ops", "job.succeeded", "job.sub*")
+        async with couriers(stage, receiver):
+            for _ in range(3):
+                await stage.complete(await stage.begun())
+            await asyncio.sleep(5)
+
+        log = await posts(stage, "ops")
+        assert [post.event for post in log] == ["job.submitted", "job.succeeded"] * 3
+        assert [post.state for post in log] == [PostState.DELIVERED] * 6
+        assert sorted(receiver.ids(hook.url)) == [post.id for post in log]
+
+
+@on_virtual_time
+async def test_tenants_hear_only_of_themselves(runtime: VirtualRuntime) -> None:
+    receiver = Receiver()
+    async with staged(runtime) as stage:
+        ours = await subscribe(stage, "ours", "*")
+        theirs = await subscribe(stage, "theirs", "*", tenant=OTHER)
+        job = await stage.submit()
+        async with couriers(stage, receiver):
+            await asyncio.sleep(5)
+
+        assert [content["data"]["job_id"] for _, _, content in receiver.got] == [job.id]
+        assert (len(receiver.ids(ours.url)), receiver.ids(theirs.url)) == (1, [])
+
+
+@pytest.mark.parametrize("fault", list(Fault)[:3])
+@on_virtual_time
+async def test_no_event_is_lost_or_doubled_by_a_write_that_fails(runtime: VirtualRuntime, fault: Fault) -> None:
+    receiver = Receiver()
+    async with staged(runtime) as stage:
+        hook = await subscribe(stage, "ops", "job.*")
+        for _ in range(5):
+            await stage.submit()
+        stage.store.fault("transact", fault, times=3)
+        async with couriers(stage, receiver):
+            await asyncio.sleep(4 * SENDING_S)
+
+        assert sorted(set(receiver.ids(hook.url))) == [post.id for post in await posts(stage, "ops")]
+        assert len(await posts(stage, "ops")) == 5
+        assert all(post.state is PostState.DELIVERED for post in await posts(stage, "ops"))
+
+
+@on_virtual_time
+async def test_post_whose_end_was_not_written_is_sent_again_under_its_id(runtime: VirtualRuntime) -> None:
+    receiver = Receiver(takes_s={"https://ops.example/": 5.0})
+    async with staged(runtime) as stage:
+        hook = await subscribe(stage, "ops", "job.*")
+        await stage.submit()
+        async with couriers(stage, receiver):
+            await asyncio.sleep(3)
+            stage.store.fault("transact", Fault.FAIL, times=1)
+            await asyncio.sleep(2 * SENDING_S)
+
+        [post] = await posts(stage, "ops")
+        assert receiver.ids(hook.url) == [post.id, post.id]
+        assert post.state is PostState.DELIVERED
+        assert stage.counted("webhook_tries", outcome="unwritten") == 1
+
+
+@on_virtual_time
+async def test_several_replicas_post_each_event_once(runtime: VirtualRuntime) -> None:
+    receiver = Receiver()
+    async with staged(runtime) as stage:
+        hook = await subscribe(stage, "ops", "job.*")
+        async with couriers(stage, receiver, count=3):
+            for _ in range(20):
+                await stage.submit()
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(5)
+
+        assert len(receiver.ids(hook.url)) == len(set(receiver.ids(hook.url))) == 20
+
+
+@on_virtual_time
+async def test_replica_that_stops_while_it_sends_leaves_the_post_to_others(runtime: VirtualRuntime) -> None:
+    """It may have arrived: it comes again under the same id, and the try that was cut off is counted."""
+    receiver = Receiver(takes_s={"https://ops.example/": 10.0})
+    async with staged(runtime) as stage:
+        hook = await subscribe(stage, "ops", "job.*")
+        await stage.submit()
+        async with couriers(stage, receiver):
+            await asyncio.sleep(3)
+        assert receiver.ids(hook.url) == []
+        async with couriers(stage, receiver):
+            await asyncio.sleep(SENDING_S + 15)
+
+        [post] = await posts(stage, "ops")
+        assert receiver.ids(hook.url) == [post.id]
+        assert (post.state, post.begun, len(post.tries)) == (PostState.DELIVERED, 2, 1)
+
+
+@on_virtual_time
+async def test_each_try_has_the_same_id_and_its_own_time(runtime: VirtualRuntime) -> None:
+    receiver = Receiver(answers={"https://ops.example/": Reply(500, "failed")})
+    async with staged(runtime) as stage:
+        hook = await subscribe(stage, "ops", "job.*")
+        await stage.submit()
+        async with couriers(stage, receiver):
+            await asyncio.sleep(2_000)
+            tried = receiver.ids(hook.url)
+            assert len(set(tried)) == 1
+            stamps = [int(headers["webhook-timestamp"]) for _, headers, _ in receiver.got]
+            waits = [later - earlier for earlier, later in itertools.pairwise(stamps)]
+            assert waits == sorted(waits)
+            assert len(tried) < ATTEMPTS_MAX
+            [post] = await posts(stage, "ops")
+            assert (post.state, len(post.tries)) == (PostState.PENDING, len(tried))
+            receiver.answers.clear()
+            await asyncio.sleep(6_000)
+
+        [post] = await posts(stage, "ops")
+        assert (post.state, [one.status for one in post.tries][-2:]) == (PostState.DELIVERED, [500, 200])
+        assert stage.counted("webhook_tries", outcome="arrived") == 1
+
+
+@on_virtual_time
+async def test_receiver_that_is_gone_is_told_nothing_more(runtime: VirtualRuntime) -> None:
+    receiver = Receiver(answers={"https://ops.example/": Reply(410, "refused")})
+    async with staged(runtime) as stage:
+        hook = await subscribe(stage, "ops", "job.*")
+        async with couriers(stage, receiver):
+            await stage.submit()
+            await asyncio.sleep(3)
+            await stage.submit()
+            await asyncio.sleep(3600)
+
+        assert len(receiver.ids(hook.url)) == 1
+        disabled = await webhook_now(stage, "ops")
+        assert (disabled.enabled, "410" in disabled.why_disabled) == (False, True)
+        assert [post.state for post in await posts(stage, "ops")] == [PostState.FAILED]
+
+
+@on_virtual_time
+async def test_post_to_a_webhook_that_was_removed_fails_at_once(runtime: VirtualRuntime) -> None:
+    receiver = Receiver()
+    async with staged(runtime) as stage:
+        hook = await subscribe(stage, "ops")
+        notify = RecordChange(after=post_to(hook, "step.notified", {}, key="s1", now=stage.store.now()), replaces=0)
+        removed = RecordChange(after=webhook_record(replace(hook, version=0)), replaces=1, remove=True)
+        await stage.inner.transact([Transaction(records=[notify]), Transaction(records=[removed])])
+        async with couriers(stage, receiver):
+            await asyncio.sleep(3)
+
+        [post] = await posts(stage, "ops")
+        assert (post.state, post.tries[-1].error, receiver.got) == (PostState.FAILED, "webhook-removed", [])
+
+
+@on_virtual_time
+async def test_same_post_is_not_written_twice(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        hook = await subscribe(stage, "ops")
+        notify = RecordChange(after=post_to(hook, "step.notified", {}, key="s1", now=stage.store.now()), replaces=0)
+
+        assert await stage.inner.transact([Transaction(records=[notify]), Transaction(records=[notify])]) == [
+            True,
+            False,
+        ]
+
+
+@on_virtual_time
+async def test_slow_receiver_does_not_hold_up_others(runtime: VirtualRuntime) -> None:
+    slow = "https://slow.example/"
+    receiver = Receiver(takes_s={slow: 15.0}, answers={slow: Reply(None, "timeout")})
+    async with staged(runtime) as stage:
+        await subscribe(stage, "slow", "job.submitted")
+        for _ in range(2 * POSTS):
+            await stage.submit()
+        async with couriers(stage, receiver):
+            await asyncio.sleep(10)
+            quick = await subscribe(stage, "quick", "job.submitted")
+            await stage.submit()
+            await asyncio.sleep(10)
+
+        assert len(receiver.ids(quick.url)) == 1
+        assert receiver.most_at_once[slow] == HANDS_PER_WEBHOOK
+
+
+@on_virtual_time
+async def test_log_of_what_is_done_with_goes_after_a_while(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        hook = await subscribe(stage, "ops", "job.*")
+        now = stage.store.now()
+        fresh = replace(post_from(post_to(hook, "run.failed", {}, key="1", now=now)), state=PostState.DELIVERED)
+        done = [replace(fresh, id="ops.1", due=now, version=0), replace(fresh, id="ops.2", due=now + 60, version=0)]
+        changes = [RecordChange(after=post_record(post), replaces=0) for post in done]
+        assert await stage.inner.transact([Transaction(records=changes)]) == [True]
+        receiver = Receiver()
+        async with couriers(stage, receiver):
+            await asyncio.sleep(5)
+
+            assert [post.id for post in await posts(stage, "ops")] == ["ops.2"]
+            assert receiver.got == []
+
+
+@on_virtual_time
+async def test_events_that_nobody_wants_cost_no_write(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        await subscribe(stage, "ops", "run.*")
+        async with couriers(stage, Receiver()):
+            await asyncio.sleep(2)
+            written = stage.store.calls.get("transact", 0)
+            for _ in range(30):
+                await stage.submit()
+                await asyncio.sleep(0.2)
+
+            assert stage.store.calls.get("transact", 0) == written

@@ -1,0 +1,60 @@
+"""What leaves the plane's sockets, and in how many pieces."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.conftest import Served
+from holdfast.gateway.wire import Gathering
+
+
+class Recorded(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.did: list[object] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.did.append(bytes(data))
+
+    def close(self) -> None:
+        self.did.append("close")
+
+    def is_closing(self) -> bool:
+        return "close" in self.did
+
+
+async def test_what_is_written_in_one_turn_leaves_in_one_piece() -> None:
+    inner = Recorded()
+    transport = Gathering(inner)
+
+    transport.write(b"head ")
+    transport.write(b"body")
+    assert inner.did == []
+    await asyncio.sleep(0)
+    transport.write(b"more")
+    await asyncio.sleep(0)
+
+    assert inner.did == [b"head body", b"more"]
+
+
+async def test_nothing_is_lost_by_closing() -> None:
+    inner = Recorded()
+    transport = Gathering(inner)
+
+    transport.write(b"last words")
+    transport.close()
+    await asyncio.sleep(0)
+
+    assert inner.did == [b"last words", "close"]
+    assert transport.is_closing()
+
+
+async def test_answer_is_whole_for_a_caller_who_asks_for_many_at_once(served: Served) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.http.base_url.port)
+    writer.write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n" * 20)
+    writer.write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+
+    everything = await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+
+    assert everything.count(b"HTTP/1.1 200 OK") == 21

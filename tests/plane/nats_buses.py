@@ -1,0 +1,54 @@
+"""A NATS server of a test's own, and buses on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import servers
+
+from holdfast.buses.nats import TAKEN_S, NatsBus
+from holdfast.buses.nats_options import parse
+from holdfast.locks.runtime import SYSTEM
+
+TIMEOUT_S = 10.0
+"""Tests share the machine: what is slow is not away."""
+
+
+@contextmanager
+def nats_running(*settings: str) -> Iterator[servers.Server]:
+    """One that a test may kill. It is ready within 0.1 s: cheaper than to tidy up one that is shared."""
+    try:
+        server = servers.nats_server(*settings).start()
+    except (FileNotFoundError, RuntimeError) as why:
+        servers.unavailable("nats", str(why))
+    try:
+        yield server
+    finally:
+        server.remove()
+
+
+@asynccontextmanager
+async def nats_bus(url: str, *, taken_s: float = TAKEN_S, timeout_s: float = TIMEOUT_S) -> AsyncIterator[NatsBus]:
+    bus = NatsBus(parse(url), runtime=SYSTEM, timeout_s=timeout_s, taken_s=taken_s)
+    await bus.open()
+    try:
+        yield bus
+    finally:
+        await bus.close()
+
+
+def server_url(running: dict[str, servers.Server | None]) -> str:
+    """Of the one server of the test run: for those who leave nothing behind that others would meet."""
+    elsewhere = os.environ.get("HOLDFAST_TEST_NATS_URL")
+    if elsewhere:
+        return elsewhere
+    if "nats" not in running:
+        try:
+            running["nats"] = servers.nats_server().start()
+        except (FileNotFoundError, RuntimeError) as why:
+            servers.unavailable("nats", str(why))
+    server = running["nats"]
+    assert server is not None
+    return server.url

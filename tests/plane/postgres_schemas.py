@@ -1,0 +1,85 @@
+"""A schema of its own for each test, in the one Postgres server of the test run; and stores on it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+import servers
+
+from holdfast.core.topic import Topics
+from holdfast.locks.runtime import SYSTEM
+from holdfast.stores import StoreWithBus, open_store
+
+PLANES = 3
+
+
+@contextmanager
+def fresh_schema(running: dict[str, servers.Server | None]) -> Iterator[str]:
+    """The URL of a schema in which there is nothing yet."""
+    server = server_url(running)
+    name = f"t{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {name}".encode())
+        try:
+            yield f"{server}{'&' if '?' in server else '?'}search_path={name}"
+        finally:
+            connection.execute("SET client_min_messages = error")  # it would tell of each table
+            connection.execute(f"DROP SCHEMA {name} CASCADE".encode())
+
+
+def server_url(running: dict[str, servers.Server | None]) -> str:
+    elsewhere = os.environ.get("HOLDFAST_TEST_POSTGRES_URL")
+    if elsewhere:
+        return elsewhere
+    if "postgres" not in running:
+        try:
+            running["postgres"] = servers.postgres_server().start()
+        except (FileNotFoundError, RuntimeError) as why:
+            servers.unavailable("postgres", str(why))
+    server = running["postgres"]
+    assert server is not None
+    return server.url
+
+
+@pytest.fixture
+def url(running: dict[str, servers.Server | None]) -> Iterator[str]:
+    with fresh_schema(running) as url:
+        yield url
+
+
+@asynccontextmanager
+async def opened(url: str, *, topics: Topics | None = None, timeout_s: float = 10.0) -> AsyncIterator[StoreWithBus]:
+    store = open_store(url, topics=topics or Topics(), runtime=SYSTEM, timeout_s=timeout_s)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def several(url: str) -> AsyncIterator[list[StoreWithBus]]:
+    """As many planes, opened at once on a database in which there is nothing yet."""
+    async with AsyncExitStack() as stack:
+        yield await asyncio.gather(*(stack.enter_async_context(opened(url)) for _ in range(PLANES)))
+
+
+@pytest.fixture
+async def admin(url: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    server, _, schema = url.partition("?search_path=")
+    connection = await psycopg.AsyncConnection.connect(server, autocommit=True)
+    async with connection:
+        await connection.execute(f"SET search_path = {schema}".encode())
+        yield connection
+
+
+async def value(admin: psycopg.AsyncConnection[Any], sql: str) -> Any:
+    row = await (await admin.execute(sql.encode())).fetchone()
+    return None if row is None else row[0]

@@ -1,0 +1,256 @@
+"""What is Postgres's own in the control plane's store: several planes, and answers that get lost."""
+
+# ruff: noqa: F811  (a fixture is found by the name of a parameter)
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+import servers
+from harness import eventually
+
+from holdfast.core.job import amend
+from holdfast.core.record import Kind
+from holdfast.core.topic import Topics
+from holdfast.errors import StoreUnavailable
+from holdfast.locks.runtime import SYSTEM
+from holdfast.ports import Accepted, Change, Delivery, JobEvent, Submission, Transaction
+from holdfast.stores import open_store
+from holdfast.stores.postgres_link import LOST, connect
+from holdfast.stores.postgres_writer import LOCK
+from plane.jobs import ACME, a_job, replacing, sending, stored, submitted
+from plane.postgres_schemas import PLANES, admin, opened, several, url, value  # noqa: F401
+
+
+def submission(**changes: Any) -> Submission:
+    return Submission(job=a_job(**changes), key=None, digest="")
+
+
+# -- several planes --------------------------------------------------------------------------------
+
+
+async def test_reader_never_skips_an_event_that_was_numbered_lower_and_committed_later(url: str) -> None:
+    async with several(url) as stores:
+        writing = [
+            asyncio.create_task(stores[n % PLANES].submit([submission() for _ in range(1 + n % 7)])) for n in range(90)
+        ]
+        seen: list[int] = []
+        while not all(task.done() for task in writing) or await stores[0].list_events(
+            after=seen[-1] if seen else 0, limit=1
+        ):
+            after = seen[-1] if seen else 0
+            seen += [event.number for event in await stores[0].list_events(after=after, limit=50)]
+            await asyncio.sleep(0)
+
+        assert seen == list(range(1, 1 + sum(1 + n % 7 for n in range(90))))
+
+
+async def test_every_plane_hears_of_all_commits_in_order(url: str) -> None:
+    async with several(url) as stores:
+        heard: list[list[int]] = [[] for _ in stores]
+        for store, numbers in zip(stores, heard, strict=True):
+
+            def listen(events: Sequence[JobEvent], numbers: list[int] = numbers) -> None:
+                numbers.extend(event.number for event in events)
+
+            store.subscribe(listen)
+        await asyncio.sleep(0.3)  # until all of them listen; before that, polling is all there is
+        await asyncio.gather(*(submitted(stores[n % PLANES]) for n in range(60)))
+
+        async def all_heard() -> bool:
+            return all(len(numbers) == 60 for numbers in heard)
+
+        await eventually(all_heard)
+        assert heard == [list(range(1, 61))] * PLANES
+
+
+async def test_plane_is_told_what_another_one_has_sent_to_its_worker(url: str) -> None:
+    async with several(url) as stores:
+        told: list[str] = []
+        stores[1].on_arrival(told.append)
+        await asyncio.sleep(0.3)
+        job = await submitted(stores[0])
+        change = sending(stores[0], job)
+        sent = Change(before=job, after=change.after, kind="x", send=Delivery("w1", job.id, change.after.fence))
+        assert await stores[0].apply([sent]) == [True]
+
+        async def arrived() -> bool:
+            return told == ["w1"]
+
+        await eventually(arrived)
+
+
+async def test_transactions_on_the_same_records_in_any_order_all_end(url: str) -> None:
+    """Two planes that lock the same rows in opposite order would wait for each other."""
+    async with several(url) as stores:
+        records = [await stored(stores[0], id=f"r{n}") for n in range(6)]
+
+        async def write(n: int) -> bool:
+            store = stores[n % PLANES]
+            current = [await store.get_record(Kind.RUN, ACME, record.id) for record in records]
+            changes = [replacing(record, state=f"s{n}") for record in current]
+            [done] = await store.transact([Transaction(records=changes if n % 2 else changes[::-1])])
+            return done
+
+        answers = await asyncio.gather(*(write(n) for n in range(30)))
+
+        states = {(await stores[0].get_record(Kind.RUN, ACME, record.id)).state for record in records}
+        versions = {(await stores[0].get_record(Kind.RUN, ACME, record.id)).version for record in records}
+        assert len(states) == 1, "all of a transaction, or nothing"
+        assert versions == {1 + sum(answers)}
+        assert any(answers)
+
+
+async def test_of_the_same_change_at_several_planes_one_wins(url: str) -> None:
+    async with several(url) as stores:
+        jobs = [await submitted(stores[0]) for _ in range(10)]
+
+        answers = await asyncio.gather(*(store.apply([sending(store, job)]) for job in jobs for store in stores))
+
+        assert sum(done for [done] in answers) == len(jobs)
+
+
+# -- what is known when the answer is lost ---------------------------------------------------------
+
+_SLOW_COMMIT = """
+    CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(5); RETURN NULL; END';
+    CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON holdfast_dead_letters DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW EXECUTE FUNCTION slow();
+"""
+_COMMITTING = "SELECT pid FROM pg_stat_activity WHERE query = 'COMMIT' AND state = 'active' AND pid <> pg_backend_pid()"
+
+
+async def test_connection_lost_in_the_commit_leaves_it_unknown(url: str, admin: psycopg.AsyncConnection[Any]) -> None:
+    async with opened(url) as store:
+        job = await submitted(store)
+        await admin.execute(_SLOW_COMMIT)
+        ended = amend(job, cancel_requested=True)
+        writing = asyncio.create_task(
+            store.apply([Change(before=job, after=ended, kind="job.amended", dead_letter="x")])
+        )
+        pid = await eventually(lambda: value(admin, _COMMITTING))
+
+        await admin.execute("SELECT pg_terminate_backend(%s)", (pid,))
+
+        with pytest.raises(StoreUnavailable) as caught:
+            await writing
+        assert caught.value.applied is None
+        assert (await store.get_job(ACME, job.id)).version in {job.version, ended.version}
+        assert await submitted(store), "the next one has a connection of its own"
+
+
+async def test_commit_that_takes_too_long_is_unknown_and_server_gives_up_too(
+    url: str, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    async with opened(url) as ready:
+        job = await submitted(ready)
+        await admin.execute(_SLOW_COMMIT)
+        async with opened(url, timeout_s=0.7) as store:
+            change = Change(before=job, after=amend(job), kind="job.amended", dead_letter="x")
+            with pytest.raises(StoreUnavailable) as caught:
+                await store.apply([change])
+        # The server's own limit may answer just before ours: then it is known.
+        assert caught.value.applied in {None, False}
+        assert await ready.get_job(ACME, job.id) == job
+
+
+async def test_connections_that_died_while_idle_are_replaced_without_anybody_noticing(
+    url: str, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    async with opened(f"{url}&application_name=idle") as store:
+        job = await submitted(store)
+        for _ in range(3):
+            await admin.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'idle'"
+            )
+
+            assert await store.get_job(ACME, job.id) == job
+            assert await submitted(store)
+
+
+async def test_plane_that_was_stopped_in_its_turn_holds_up_the_others_only_so_long(url: str) -> None:
+    async with opened(url) as store:
+        stopped = await connect(url, timeout_s=0.5)
+        await stopped.execute(f"BEGIN; SELECT pg_advisory_xact_lock({LOCK})")
+
+        assert await submitted(store), "the server has ended that transaction"
+
+        with pytest.raises((asyncpg.PostgresError, *LOST)):
+            await stopped.execute("COMMIT")
+        stopped.terminate()
+
+
+async def test_call_that_waited_too_long_for_its_turn_was_not_applied(
+    url: str, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    async with opened(url, timeout_s=1.0) as store:
+        await submitted(store)
+        await admin.execute(f"BEGIN; SELECT pg_advisory_xact_lock({LOCK})".encode())
+
+        with pytest.raises(StoreUnavailable) as caught:
+            await store.submit([submission()])
+
+        assert caught.value.applied is False
+        await admin.execute("ROLLBACK")
+        assert len(await store.list_events(after=0, limit=10)) == 1
+        assert await submitted(store)
+
+
+async def test_server_that_is_away_is_unavailable_and_nothing_was_applied(unused_port: int) -> None:
+    store = open_store(
+        f"postgresql://ann:s3cret@127.0.0.1:{unused_port}/x?application_name=s3cret", topics=Topics(), runtime=SYSTEM
+    )
+
+    with pytest.raises(StoreUnavailable) as caught:
+        await store.open()
+
+    assert caught.value.applied is False
+    assert "s3cret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+@pytest.fixture
+def unused_port() -> int:
+    return servers.free_port()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ann:s3/cret@127.0.0.1:1/db",
+        "postgresql://ann:s3cret@127.0.0.1:x/db",
+        "postgresql://ann:s3cret@[127.0.0.1/db",
+        "postgresql://ann:s3cret@127.0.0.1:1/db?sslmode=s3cret",
+        "mongodb://ann:s3cret@127.0.0.1/db",
+    ],
+)
+async def test_url_that_cannot_be_used_is_not_repeated_in_the_error(url: str) -> None:
+    with pytest.raises(ValueError, match=r"check|percent-encoded|no store serves") as caught:
+        await open_store(url, topics=Topics(), runtime=SYSTEM).open()
+
+    assert "s3" not in str(caught.value)
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+async def test_value_that_cannot_be_stored_is_not_repeated_in_the_error(url: str) -> None:
+    async with opened(url) as store:
+        good = submission()
+        answers = await asyncio.gather(
+            store.submit([submission(topic="s3cret\0")]),
+            store.submit([good]),
+            store.submit([submission(labels={"a": "\0"})]),
+            store.submit([submission(priority=2**40)]),
+            return_exceptions=True,
+        )
+
+    assert answers[1] == [Accepted(good.job, repeated=False)]
+    for refused in (answers[0], *answers[2:]):
+        assert isinstance(refused, ValueError)
+        assert "s3cret" not in str(refused)
+        assert str(2**40) not in str(refused)
