@@ -25,9 +25,10 @@ run-locks: $(READY)  ## Watch a paused worker lose its lock, and its late write 
 
 .PHONY: test
 test: lint  ## Run every check and every test, against real servers from wheels
-	@# Every worker has servers of its own, so any test may run anywhere: work stealing keeps both
-	@# cores busy to the end, where whole files per worker would wait for the longest one.
-	$(PY) -m pytest -n 2 --dist worksteal
+	@# Every worker has servers of its own, so any test may run anywhere: work stealing keeps all
+	@# cores busy to the end, where whole files per worker would wait for the longest one. Three
+	@# workers on two cores: many tests wait for a lease of a real process to run out.
+	$(PY) -m pytest -n 3 --dist worksteal
 
 .PHONY: check
 check: lint  ## Run every check: format, lint, types, layers, dead code, shape, documentation

@@ -262,7 +262,7 @@ def reached(facts: Facts, words: Iterable[Word]) -> set[str]:
     found |= {"approval raced" for word in said if word.status == 409}
     found |= {"approval raced by time" for word in said if word.status == 409 and not word.answer.get("decided_by")}
     found |= {"requester refused" for word in said if word.status == 403}
-    found |= {"edited" for a in facts.approvals.values() if a.verdict is not None and a.verdict.decision == "edit"}
+    found |= {"edited" for a in facts.approvals.values() for word in a.words if word.choice == "edit"}
     found |= {"asked again" for approval in facts.approvals.values() if approval.round > 1}
     found |= {"tick missed" for event in facts.events if event.detail.get("skipped") and "ticks" in event.detail}
     found |= {"ticks made up for" for event in facts.events if len(event.detail.get("ticks", ())) > 1}

@@ -92,12 +92,6 @@ async def _publish_whatever(self: Dispatcher, sendings: Sequence[Sending]) -> li
     return [Dispatched.SENT if outcome is Dispatched.UNANSWERED else outcome for outcome in outcomes]
 
 
-async def _hand_over_apart(self: Dispatcher, sendings: Sequence[Sending]) -> list[bool]:
-    """The start after the dispatch, not together with it: by its version alone it fits another's dispatch too."""
-    starts = [handover.start for _, handover in sendings if handover]
-    return (await self._store.apply([*(change for change, _ in sendings), *starts]))[: len(sendings)]
-
-
 _dispatching, _write = Dispatcher._dispatching, Dispatcher._write
 _DISPATCHER = "holdfast.flow.dispatch.Dispatcher"
 
@@ -217,7 +211,6 @@ MUTANTS = (
     Mutant("neither roll back nor recover what was dispatched", "J8", {f"{_DISPATCHER}._roll_back": _never_roll_back, _RECOVER: _recover_not_dispatched}),
     Mutant("publish before the state is written", "J3", {f"{_DISPATCHER}._dispatch_locked": _publish_first}),
     Mutant("publish whatever became of the write", "J3", {f"{_DISPATCHER}._write": _publish_whatever}),
-    Mutant("hand over what another has dispatched", "J1", {f"{_DISPATCHER}._write_together": _hand_over_apart}),
     Mutant("run what was not claimed", "J6", {"holdfast.flow.execute._start": _start_unasked}),
     Mutant("run stale deliveries unclaimed", "J6", {"holdfast.flow.execute._fits": _fits_always, "holdfast.flow.execute._start": _start_unasked}),
     Mutant("charge for handing back", "J4", {"holdfast.flow.record.conclude": _conclude_at_cost}),

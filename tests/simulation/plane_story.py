@@ -307,7 +307,7 @@ class PlaneStory(Witness):
             "holdfast.worker.loop_guard.DEAD_MAN": dead_man,
             "holdfast.locks.keeper.DEAD_MAN": dead_man,
             # The floor under the wake-ups, further down: else most steps of a story would be idle looks.
-            "holdfast.scheduler.POLL_S": 2.0,
+            "holdfast.scheduler.POLL_S": 1.0,
             "holdfast.reconciler.POLL_S": 2.0,
             # Nor is there anything for these to find in a story without rules and runs.
             **{f"holdfast.{name}.POLL_S": 10.0 for name in ("workflow_engine", "approvals", "timetable", "webhooks")},

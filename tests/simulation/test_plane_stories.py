@@ -1,4 +1,4 @@
-"""A thousand stories of the control plane in a hostile world, and some in a calm one."""
+"""Some six hundred stories of the control plane in a hostile world, and some in a calm one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simulation.running import run, run_many
 from simulation.seeds import is_fixed, replays, seeds_of
 
 BATCHES = 4
-BATCH = 240
+BATCH = 160
 CALM = 80
 DETECTED_WITHIN = 300
 

@@ -225,6 +225,8 @@ def attempts(events: Iterable[JobEvent], *, until: float) -> list[Band]:
     bands = []
     for job_id, history in histories(events).items():
         changes = [event for event in history if event.kind in EVENTS]
+        if not changes:
+            continue  # it is not about a job
         for event, after in zip(changes, [*changes[1:], None], strict=True):
             if event.kind == "job.started":
                 lane = event.detail["worker"].partition("@")[0]
