@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from core.test_run import DIAMOND, workflow
 
+from core.test_run import DIAMOND, workflow
 from holdfast.core.run_plan import PlannedStep, Prospect, plan
 from holdfast.core.workflow_check import parse
 from holdfast.core.workflow_graph import Graph
