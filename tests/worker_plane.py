@@ -63,6 +63,10 @@ class Client:
         reply = (await self._http.get(f"/v1/jobs/{job_id}/events")).json()
         return [(event["kind"], event["at"]) for event in reply["items"]]
 
+    async def details(self, job_id: str, kind: str) -> list[dict[str, Any]]:
+        reply = (await self._http.get(f"/v1/jobs/{job_id}/events")).json()
+        return [event["detail"] for event in reply["items"] if event["kind"] == kind]
+
     async def wait_event(self, job_id: str, kind: str) -> None:
         async with asyncio.timeout(20):
             while kind not in [known for known, _ in await self.events(job_id)]:

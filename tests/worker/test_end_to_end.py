@@ -160,12 +160,16 @@ async def test_effect_that_did_not_happen_for_certain_is_tried_again_without_a_p
     file = tmp_path / "marks"
     async with serving(TASKS, url=url, slots=1):
         job_id = await client.submit(topic, {"file": str(file)}, risk="high")
-        await client.wait_event(job_id, "job.retried")
-        error = (await client.get(job_id))["error"]
         job = await client.wait_ended(job_id)
+        [retried] = await client.details(job_id, "job.retried")
         [effect] = await client.effects(job_id)
 
-    assert (error["code"], job["state"], job["result"], job["attempts"]) == ("PermissionError", "SUCCEEDED", "paid", 2)
+    assert (retried["error"]["code"], job["state"], job["result"], job["attempts"]) == (
+        "PermissionError",
+        "SUCCEEDED",
+        "paid",
+        2,
+    )
     assert (effect["state"], len(marks(file))) == ("committed", 2)
 
 
