@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 
 from holdfast.locks.runtime import Runtime
+from holdfast.ports import JobEvent, Store
 
 logger = logging.getLogger("holdfast")
 
@@ -56,3 +58,26 @@ class Loop(ABC):
                     await self._woken.wait()
             except TimeoutError:
                 continue
+
+
+class Listener(Loop):
+    """A loop that hears what this process commits while it runs, and wakes for what concerns it."""
+
+    def __init__(self, name: str, *, store: Store, every_s: float, runtime: Runtime) -> None:
+        super().__init__(name, every_s=every_s, runtime=runtime)
+        self._store = store
+        self._unsubscribe: Callable[[], None] | None = None
+
+    @abstractmethod
+    def heard(self, events: Sequence[JobEvent]) -> None: ...
+
+    def start(self) -> None:
+        if self._unsubscribe is None:
+            self._unsubscribe = self._store.subscribe(self.heard)
+        super().start()
+
+    async def stop(self) -> None:
+        unsubscribe, self._unsubscribe = self._unsubscribe, None
+        if unsubscribe is not None:
+            unsubscribe()
+        await super().stop()

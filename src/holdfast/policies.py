@@ -7,7 +7,7 @@ says which version it uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.core.policy import Rulebook
@@ -16,21 +16,19 @@ from holdfast.errors import Invalid
 from holdfast.flow.decide import AllowAll, LivePolicy
 from holdfast.flow.policies import find_active, get_version, publish
 from holdfast.locks.runtime import Runtime
-from holdfast.loops import Loop
+from holdfast.loops import Listener
 from holdfast.ports import JobEvent, Store
 from holdfast.telemetry import Telemetry
 
 POLL_S = 2.0
 
 
-class Policies(Loop):
+class Policies(Listener):
     def __init__(self, *, store: Store, policy: LivePolicy, telemetry: Telemetry, runtime: Runtime) -> None:
-        super().__init__("policies", every_s=POLL_S, runtime=runtime)
-        self._store = store
+        super().__init__("policies", store=store, every_s=POLL_S, runtime=runtime)
         self._policy = policy
         self._telemetry = telemetry
         self._unusable = 0
-        self._unsubscribe: Callable[[], None] = store.subscribe(self._heard)
 
     async def warm_up(self, file: str = "") -> None:
         """Read the policy before anybody is served. Publishes the file of the settings, if it has changed.
@@ -62,11 +60,7 @@ class Policies(Loop):
             return
         self._policy.use(book, now=self._store.now())
 
-    async def stop(self) -> None:
-        self._unsubscribe()
-        await super().stop()
-
-    def _heard(self, events: Sequence[JobEvent]) -> None:
+    def heard(self, events: Sequence[JobEvent]) -> None:
         if any(event.kind.startswith("policy.") for event in events):
             self.wake()
 

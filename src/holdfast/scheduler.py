@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from holdfast.core.job import Job, Tenant
 from holdfast.core.placement import WorkerView, place
@@ -13,7 +13,7 @@ from holdfast.flow.decide import Policy
 from holdfast.flow.dispatch import Dispatched, Dispatcher, Doors, Placed
 from holdfast.locks import Locks
 from holdfast.locks.runtime import Runtime
-from holdfast.loops import Loop
+from holdfast.loops import Listener
 from holdfast.ports import Bus, JobEvent, Store
 from holdfast.registry import SILENT_S, Registry, with_one_more
 from holdfast.telemetry import Telemetry
@@ -27,7 +27,7 @@ STORE_RETRY_S = 1.0
 """After a write that the store did not answer."""
 
 
-class Scheduler(Loop):
+class Scheduler(Listener):
     def __init__(
         self,
         *,
@@ -42,8 +42,7 @@ class Scheduler(Loop):
         runtime: Runtime,
         quotas: Quotas | None = None,
     ) -> None:
-        super().__init__("scheduler", every_s=POLL_S, runtime=runtime)
-        self._store = store
+        super().__init__("scheduler", store=store, every_s=POLL_S, runtime=runtime)
         self._registry = registry
         self._runtime = runtime
         self._dispatcher = Dispatcher(
@@ -61,16 +60,6 @@ class Scheduler(Loop):
         self._limits_work = self._quotas.limit_work or any(topic.running_max for topic in topics.declared)
         self._turns = Turns()
         self._not_before = 0.0
-        self._unsubscribe: Callable[[], None] | None = None
-
-    def start(self) -> None:
-        self._unsubscribe = self._store.subscribe(self._heard)
-        super().start()
-
-    async def stop(self) -> None:
-        if self._unsubscribe is not None:
-            self._unsubscribe()
-        await super().stop()
 
     async def tick(self) -> None:
         """Dispatch what fits now, batch after batch, until nothing more fits or nothing is left.
@@ -165,7 +154,7 @@ class Scheduler(Loop):
             self._not_before = self._runtime.now() + STORE_RETRY_S
         return outcomes
 
-    def _heard(self, events: Sequence[JobEvent]) -> None:
+    def heard(self, events: Sequence[JobEvent]) -> None:
         """What was committed: room that became free, or a job that became dispatchable."""
         for event in events:
             if event.state in TERMINAL or event.state is State.SCHEDULED:

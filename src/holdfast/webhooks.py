@@ -36,7 +36,7 @@ from holdfast.core.webhook import (
 )
 from holdfast.errors import StoreUnavailable
 from holdfast.locks.runtime import Runtime
-from holdfast.loops import Loop
+from holdfast.loops import Listener
 from holdfast.ports import JobEvent, RecordChange, Store, Transaction
 from holdfast.telemetry import Telemetry
 
@@ -65,10 +65,9 @@ Send = Callable[[str, Mapping[str, str], bytes], Awaitable[Reply]]
 Whose = tuple[Tenant, str]
 
 
-class Courier(Loop):
+class Courier(Listener):
     def __init__(self, *, store: Store, send: Send, telemetry: Telemetry, runtime: Runtime) -> None:
-        super().__init__("courier", every_s=POLL_S, runtime=runtime)
-        self._store = store
+        super().__init__("courier", store=store, every_s=POLL_S, runtime=runtime)
         self._send = send
         self._telemetry = telemetry
         self._runtime = runtime
@@ -77,22 +76,15 @@ class Courier(Loop):
         that spares writing its place for each event that it does not want."""
         self._sending: Counter[Whose] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unsubscribe: Callable[[], None] | None = None
-
-    def start(self) -> None:
-        self._unsubscribe = self._store.subscribe(self._heard)
-        super().start()
 
     async def stop(self) -> None:
-        if self._unsubscribe is not None:
-            self._unsubscribe()
         await super().stop()
         for task in self._tasks:
             task.cancel()
         # What they were sending is sent again when its claim has run out.
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _heard(self, _: Sequence[JobEvent]) -> None:
+    def heard(self, _: Sequence[JobEvent]) -> None:
         # Where nobody listens, nobody is woken: events are what a plane makes all day.
         if self._passed:
             self.wake()

@@ -7,7 +7,7 @@ that is due. An engine finds it there, so a wake-up that is lost costs a moment 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from holdfast.core.job import Tenant
 from holdfast.core.record import Kind, Record
@@ -19,7 +19,7 @@ from holdfast.flow.kept_locks import KeptLocks
 from holdfast.flow.recover_runs import recover_runs
 from holdfast.locks import LockClass, Locks
 from holdfast.locks.runtime import Runtime
-from holdfast.loops import Loop
+from holdfast.loops import Listener, Loop
 from holdfast.ports import JobEvent, Store
 from holdfast.telemetry import Telemetry
 
@@ -45,11 +45,10 @@ WINDOW = LockClass(
 _ALONE_S = {TurnEnd.LEFT: BUSY_S, TurnEnd.DEFERRED: DEFERRED_S}
 
 
-class WorkflowEngine(Loop):
+class WorkflowEngine(Listener):
     def __init__(self, *, store: Store, advancer: Advancer, locks: Sequence[KeptLocks], runtime: Runtime) -> None:
         """`locks` are given back when it stops."""
-        super().__init__("workflow-engine", every_s=POLL_S, runtime=runtime)
-        self._store = store
+        super().__init__("workflow-engine", store=store, every_s=POLL_S, runtime=runtime)
         self._advancer = advancer
         self._locks = locks
         self._now = runtime.now
@@ -59,15 +58,8 @@ class WorkflowEngine(Loop):
         """How much of what is due is theirs. The next look goes so much further, else it would hide the rest."""
         self._again: asyncio.TimerHandle | None = None
         self._timers_at = 0.0
-        self._unsubscribe: Callable[[], None] | None = None
-
-    def start(self) -> None:
-        self._unsubscribe = self._store.subscribe(self._heard)
-        super().start()
 
     async def stop(self) -> None:
-        if self._unsubscribe is not None:
-            self._unsubscribe()
         if self._again is not None:
             self._again.cancel()
         await super().stop()
@@ -122,7 +114,7 @@ class WorkflowEngine(Loop):
         self._again = None
         self.wake()
 
-    def _heard(self, events: Sequence[JobEvent]) -> None:
+    def heard(self, events: Sequence[JobEvent]) -> None:
         if any(event.run and (event.state in TERMINAL or event.kind in WORDS_TO_RUNS) for event in events):
             self.wake()
 
