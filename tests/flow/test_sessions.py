@@ -68,9 +68,13 @@ async def test_session_is_free_again_when_its_job_has_ended(runtime: VirtualRunt
 @on_virtual_time
 async def test_sessions_and_tenants_do_not_meet(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
-        await order(stage, SessionPolicy.REJECT)
-        await order(stage, SessionPolicy.REJECT, tenant=Tenant("other"))
-        await stage.submit(session="chat-2", session_policy=SessionPolicy.REJECT)
+        accepted = [
+            await order(stage, SessionPolicy.REJECT),
+            await order(stage, SessionPolicy.REJECT, tenant=Tenant("other")),
+            await stage.submit(session="chat-2", session_policy=SessionPolicy.REJECT),
+        ]
+
+        assert [job.state for job in accepted] == [State.SCHEDULED] * 3
 
 
 @pytest.mark.parametrize("count", [2, 20])

@@ -14,10 +14,10 @@ from flow.stage import Stage, staged
 from holdfast.core.decision import Decision, Throttle
 from holdfast.core.job import Job, Tenant
 from holdfast.core.share import Quota, Quotas
-from holdfast.core.states import Event
+from holdfast.core.states import Event, State
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import TooMany
-from holdfast.ports import JobEvent
+from holdfast.ports import JobEvent, JobFilter
 
 A, B = Tenant("a"), Tenant("b")
 
@@ -199,3 +199,7 @@ async def test_urgent_job_does_not_wait_for_the_queues_of_others(runtime: Virtua
             urgent = await stage.submit(tenant=A, priority=100)
             # The one that runs, one other, and itself; and the worker's own half second between each.
             await stage.wait_ended(urgent, within_s=6)
+
+        ahead = await stage.inner.list_jobs(A, JobFilter(state=State.SCHEDULED), before=None, limit=1000)
+        assert (await stage.job(urgent.id)).state is State.SUCCEEDED
+        assert len(ahead) > 250, "the queue it did not wait for is still there"

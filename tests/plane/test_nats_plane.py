@@ -69,6 +69,9 @@ async def test_claim_that_waits_is_woken_by_a_delivery(on_sqlite: Settings) -> N
         job_id = await submit(http, 1)
         async with asyncio.timeout(WAIT_S / 2):
             await wait_ended(http, [job_id])
+        kinds = await history(http, job_id)
+
+    assert kinds == ["job.submitted", "job.dispatched", "job.started", "job.succeeded"]
 
 
 async def test_two_planes_give_out_each_job_once(
@@ -114,5 +117,10 @@ async def test_plane_takes_jobs_before_nats_is_there(on_sqlite: Settings, nats: 
     nats.stop()
     async with plane(on_sqlite) as http, working(http, "w1"):
         job_id = await submit(http, 1)
+        waiting = (await http.get(f"/v1/jobs/{job_id}")).json()["state"]
         await asyncio.to_thread(nats.start)
         await wait_ended(http, [job_id])
+
+    ended, _ = await ends(on_sqlite.store)
+    assert waiting not in ("RUNNING", "SUCCEEDED")
+    assert ended == Counter([job_id])

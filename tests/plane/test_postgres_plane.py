@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
-from typing import Any
+from collections.abc import Iterator
 
-import httpx2
 import psycopg
 import pytest
 import servers
 
-from holdfast.app import serving
 from holdfast.config import Settings
 from holdfast.core.topic import Topic, Topics
 from holdfast.locks.runtime import SYSTEM
 from holdfast.stores import open_store
+from plane.over_http import history, plane, submit, wait_ended, working
 from plane.postgres_schemas import fresh_schema, server_url
 
 TOPICS = Topics((Topic(name="*", lease_s=2.0, dispatch_timeout_s=2.0, pending_timeout_s=1.0),))
@@ -30,71 +27,8 @@ def url(running: dict[str, servers.Server | None]) -> Iterator[str]:
         yield url
 
 
-@asynccontextmanager
-async def plane(url: str) -> AsyncIterator[httpx2.AsyncClient]:
-    async with (
-        serving(Settings(store=url, port=0, topics=TOPICS)) as address,
-        httpx2.AsyncClient(base_url=address, timeout=30.0) as http,
-    ):
-        yield http
-
-
-async def say(http: httpx2.AsyncClient, path: str, **body: Any) -> Any:
-    """Until it is answered: a plane whose store is away says so, and means that it may be asked again."""
-    while True:
-        reply = await http.post(path, json=body)
-        if reply.status_code != 503:
-            assert reply.status_code < 300 or reply.status_code == 409, reply.text
-            return reply.json()
-        await asyncio.sleep(0.05)
-
-
-async def submit(http: httpx2.AsyncClient, number: int) -> str:
-    while True:
-        reply = await http.post("/v1/jobs", json={"topic": "mail.send"}, headers={"Idempotency-Key": f"key-{number}"})
-        if reply.status_code < 300:
-            job_id: str = reply.json()["id"]
-            return job_id
-        assert reply.json()["retryable"], reply.text
-        await asyncio.sleep(0.05)
-
-
-@asynccontextmanager
-async def working(http: httpx2.AsyncClient, name: str) -> AsyncIterator[Counter[str]]:
-    """A worker that does whatever it is given. Yields how often it was given what."""
-    given: Counter[str] = Counter()
-
-    async def work() -> None:
-        await say(http, "/v1/work/hello", worker=name, name=name, topics=["*"], slots=10)
-        while True:
-            claimed = await say(http, "/v1/work/claim", worker=name, wait_s=1, start=True)
-            for delivery in claimed["deliveries"]:
-                given[delivery["job_id"]] += 1
-                outcome = {
-                    "job_id": delivery["job_id"],
-                    "fence": delivery["fence"],
-                    "outcome": "succeeded",
-                    "result": 1,
-                }
-                await say(http, "/v1/work/complete", worker=name, outcomes=[outcome])
-
-    task = asyncio.create_task(work())
-    try:
-        yield given
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-
-async def wait_ended(http: httpx2.AsyncClient, ids: list[str]) -> None:
-    async with asyncio.timeout(60):
-        for job_id in ids:
-            while True:
-                reply = await http.get(f"/v1/jobs/{job_id}")
-                if reply.status_code == 200 and reply.json()["state"] == "SUCCEEDED":
-                    break
-                await asyncio.sleep(0.05)
+def on(url: str) -> Settings:
+    return Settings(store=url, port=0, topics=TOPICS)
 
 
 async def ends(url: str) -> Counter[str]:
@@ -111,19 +45,19 @@ async def ends(url: str) -> Counter[str]:
 
 
 async def test_job_walks_from_submission_to_outcome(url: str) -> None:
-    async with plane(url) as http:
+    async with plane(on(url)) as http:
         job_id = await submit(http, 1)
         async with working(http, "w1"):
             await wait_ended(http, [job_id])
         job = (await http.get(f"/v1/jobs/{job_id}")).json()
-        history = (await http.get(f"/v1/jobs/{job_id}/events")).json()["items"]
+        kinds = await history(http, job_id)
 
     assert (job["state"], job["result"], job["attempts"]) == ("SUCCEEDED", 1, 1)
-    assert [event["kind"] for event in history] == ["job.submitted", "job.dispatched", "job.started", "job.succeeded"]
+    assert kinds == ["job.submitted", "job.dispatched", "job.started", "job.succeeded"]
 
 
 async def test_two_planes_on_one_database_give_out_each_job_once(url: str) -> None:
-    async with plane(url) as one, plane(url) as two:
+    async with plane(on(url)) as one, plane(on(url)) as two:
         async with working(one, "w1") as by_one, working(two, "w2") as by_two:
             ids = await asyncio.gather(*(submit((one, two)[n % 2], n) for n in range(JOBS)))
             # Read at the plane that did not take it: what it tells is the same.
@@ -134,7 +68,7 @@ async def test_two_planes_on_one_database_give_out_each_job_once(url: str) -> No
 
 
 async def test_key_used_at_two_planes_at_once_makes_one_job(url: str) -> None:
-    async with plane(url) as one, plane(url) as two:
+    async with plane(on(url)) as one, plane(on(url)) as two:
         made = await asyncio.gather(*(submit((one, two)[n % 2], 7) for n in range(20)))
 
     assert len(set(made)) == 1
@@ -142,7 +76,7 @@ async def test_key_used_at_two_planes_at_once_makes_one_job(url: str) -> None:
 
 async def test_word_of_one_plane_reaches_who_waits_at_the_other(url: str) -> None:
     """A long poll, far longer than any of the loops' own looks."""
-    async with plane(url) as one, plane(url) as two:
+    async with plane(on(url)) as one, plane(on(url)) as two:
         job_id = await submit(one, 1)
         waiting = asyncio.create_task(two.get(f"/v1/jobs/{job_id}", params={"wait": 20}))
         async with working(one, "w1"):
@@ -169,7 +103,7 @@ async def test_nothing_is_lost_and_nothing_ends_twice_while_connections_die(
                 await asyncio.sleep(0.15)
         return ended
 
-    async with plane(f"{url}&application_name=doomed") as one, plane(url) as two:
+    async with plane(on(f"{url}&application_name=doomed")) as one, plane(on(url)) as two:
         async with working(one, "w1"), working(two, "w2"):
             terminating = asyncio.create_task(terminate())
             ids = await asyncio.gather(*(submit((one, two)[n % 2], n) for n in range(JOBS)))
@@ -186,7 +120,7 @@ async def test_nothing_is_lost_and_nothing_ends_twice_while_connections_die(
 async def test_nothing_is_lost_when_the_server_is_killed_under_load() -> None:
     server = servers.postgres_server(fsync=True).start()
     try:
-        async with plane(server.url) as one, plane(server.url) as two:
+        async with plane(on(server.url)) as one, plane(on(server.url)) as two:
             async with working(one, "w1"), working(two, "w2"):
                 ids: list[str] = []
                 for start in range(0, JOBS, 30):
