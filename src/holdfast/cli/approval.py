@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
 from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.job import Json
 from holdfast.cli.output import Column, json_value, moment, print_row, print_rows, text
-from holdfast.cli.repeat import Page, page, show_page, with_pages, with_watch
+from holdfast.cli.repeat import Paging, show_page, with_pages, with_watch
+from holdfast.cli.saying import F, with_by, with_reason
 
 if TYPE_CHECKING:
     from holdfast.api.approvals import ApprovalView
     from holdfast.client import Client
-
-F = TypeVar("F", bound=Callable[..., None])
 
 STATES = ("pending", "approved", "rejected", "expired", "superseded", "consumed")
 
@@ -46,16 +45,9 @@ def approval() -> None:
 
 def with_word(command: F) -> F:
     """Who says it, of what they have read."""
-    command = click.option(
-        "--by", envvar="HOLDFAST_ACTOR", show_envvar=True, default="", metavar="NAME", help="Who you are."
-    )(command)
     return click.option(
         "--version", type=click.IntRange(min=1), metavar="N", help="Only if the approval still has this version."
-    )(command)
-
-
-def with_reason(command: F) -> F:
-    return click.option("--reason", required=True, metavar="TEXT", help="Why; kept with the approval.")(command)
+    )(with_by(command))
 
 
 @approval.command("list")
@@ -66,24 +58,16 @@ def with_reason(command: F) -> F:
 @with_watch
 @with_plane
 def list_approvals(
-    connection: Connection,
-    *,
-    state: str,
-    job: str | None,
-    assignee: str | None,
-    cursor: str | None,
-    limit: int,
-    watch: bool,
+    connection: Connection, *, state: str, job: str | None, assignee: str | None, watch: bool, **paging: Unpack[Paging]
 ) -> None:
     """Approvals, newest first."""
-
-    def read(client: Client) -> Page:
-        found = client.approvals(
-            state=None if state == "all" else state, job=job, assignee=assignee, cursor=cursor, limit=limit
-        )
-        return page(found.items, found.next_cursor, empty="there is no such approval")
-
-    show_page(connection, read, _LINE, watch=watch)
+    show_page(
+        connection,
+        lambda client: client.approvals(state=None if state == "all" else state, job=job, assignee=assignee, **paging),
+        _LINE,
+        empty="there is no such approval",
+        watch=watch,
+    )
 
 
 @approval.command()
@@ -112,7 +96,7 @@ def approve(connection: Connection, *, approval_id: str, reason: str, by: str, v
 
 @approval.command()
 @click.argument("approval_id", metavar="APPROVAL")
-@with_reason
+@with_reason("Why; kept with the approval.")
 @with_word
 @with_plane
 def reject(connection: Connection, *, approval_id: str, reason: str, by: str, version: int | None) -> None:
@@ -123,7 +107,7 @@ def reject(connection: Connection, *, approval_id: str, reason: str, by: str, ve
 @approval.command()
 @click.argument("approval_id", metavar="APPROVAL")
 @click.option("--arguments", type=Json(), required=True, metavar="JSON", help="The arguments: JSON, @FILE or -.")
-@with_reason
+@with_reason("Why; kept with the approval.")
 @with_word
 @with_plane
 def edit(
@@ -169,8 +153,8 @@ def respond(
 @approval.command()
 @click.argument("approval_id", metavar="APPROVAL")
 @click.argument("to", metavar="NAME")
-@with_reason
-@click.option("--by", envvar="HOLDFAST_ACTOR", show_envvar=True, default="", metavar="NAME", help="Who you are.")
+@with_reason("Why; kept with the approval.")
+@with_by
 @with_plane
 def delegate(connection: Connection, *, approval_id: str, to: str, reason: str, by: str) -> None:
     """Let NAME decide in your place, this once. The two of you count as one."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 import click
 
 from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.output import Column, json_value, moment, print_row, print_rows, text
-from holdfast.cli.repeat import Page, page, show_page, with_pages, with_watch
-
-if TYPE_CHECKING:
-    from holdfast.client import Client
+from holdfast.cli.repeat import Paging, show_page, with_pages, with_watch
 
 _REPLAYED: Column = ("replayed_as", lambda row: row["replayed_as"] or "-")
 _LINE = [text("number"), moment("at"), text("topic"), text("reason"), text("job_id"), _REPLAYED]
@@ -28,14 +25,11 @@ def dead_letter() -> None:
 @with_pages
 @with_watch
 @with_plane
-def list_letters(connection: Connection, *, cursor: str | None, limit: int, watch: bool) -> None:
+def list_letters(connection: Connection, *, watch: bool, **paging: Unpack[Paging]) -> None:
     """Dead letters, newest first."""
-
-    def read(client: Client) -> Page:
-        found = client.dead_letters(cursor=cursor, limit=limit)
-        return page(found.items, found.next_cursor, empty="there is no dead letter")
-
-    show_page(connection, read, _LINE, watch=watch)
+    show_page(
+        connection, lambda client: client.dead_letters(**paging), _LINE, empty="there is no dead letter", watch=watch
+    )
 
 
 @dead_letter.command()

@@ -10,7 +10,8 @@ from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.job import Json
 from holdfast.cli.output import json_value, moment, print_row, text
 from holdfast.cli.refusals import Absent
-from holdfast.cli.repeat import Page, page, show_page, with_limit, with_watch
+from holdfast.cli.repeat import show_page, with_limit, with_watch
+from holdfast.cli.saying import with_reason
 from holdfast.core.states import EffectState
 
 if TYPE_CHECKING:
@@ -37,13 +38,14 @@ def effect() -> None:
 def list_effects(connection: Connection, *, state: str | None, job_id: str | None, limit: int, watch: bool) -> None:
     """Effects that may or may not have happened: each waits for a person to find out."""
     wanted = state or (EffectState.UNKNOWN.value if job_id is None else "all")
-
-    def read(client: Client) -> Page:
-        found = client.effects(state=None if wanted == "all" else wanted, job_id=job_id, limit=limit).items
-        listed = page(found, None, empty="there is no such effect")
-        return Page(listed.rows, f"these are {limit}; there may be more: --limit") if len(found) == limit else listed
-
-    show_page(connection, read, _LINE, watch=watch)
+    show_page(
+        connection,
+        lambda client: client.effects(state=None if wanted == "all" else wanted, job_id=job_id, limit=limit),
+        _LINE,
+        empty="there is no such effect",
+        remark=lambda found: f"these are {limit}; there may be more: --limit" if len(found.items) == limit else "",
+        watch=watch,
+    )
 
 
 @effect.command()
@@ -74,7 +76,7 @@ def show(connection: Connection, *, job_id: str, key: str) -> None:
 @click.argument("key")
 @click.option("--state", type=click.Choice(["committed", "absent"]), required=True, help="It happened, or it did not.")
 @click.option("--result", type=Json(), metavar="JSON", help="What the job is to be told it gave: JSON, @FILE or -.")
-@click.option("--reason", required=True, metavar="TEXT", help="How you know; kept with the effect.")
+@with_reason("How you know; kept with the effect.")
 @with_plane
 def resolve(connection: Connection, *, job_id: str, key: str, state: str, result: Any, reason: str) -> None:  # noqa: ANN401
     """Say what became of an unknown effect. The next attempt goes by it: a false word here repeats or skips it."""

@@ -6,14 +6,14 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
 from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.output import Column, json_value, moment, print_row, printable, text
 from holdfast.cli.refusals import Failed, TookTooLong
-from holdfast.cli.repeat import Page, page, show_page, with_pages, with_watch
+from holdfast.cli.repeat import Paging, show_page, with_pages, with_watch
 from holdfast.core.states import LIVE, TERMINAL, Risk, State
 
 if TYPE_CHECKING:
@@ -149,14 +149,9 @@ def get(connection: Connection, *, job_id: str, wait: bool, wait_timeout: float 
 @with_pages
 @with_watch
 @with_plane
-def list_jobs(connection: Connection, *, watch: bool, labels: dict[str, str], **wanted: Any) -> None:  # noqa: ANN401
+def list_jobs(connection: Connection, *, watch: bool, **wanted: Any) -> None:  # noqa: ANN401
     """Jobs, newest first."""
-
-    def read(client: Client) -> Page:
-        found = client.list(labels=labels, **wanted)
-        return page(found.items, found.next_cursor, empty="there is no such job")
-
-    show_page(connection, read, _LINE, watch=watch)
+    show_page(connection, lambda client: client.list(**wanted), _LINE, empty="there is no such job", watch=watch)
 
 
 @job.command()
@@ -185,14 +180,9 @@ def watch(connection: Connection, *, job_id: str | None, kinds: tuple[str, ...])
 @click.argument("job_id", metavar="JOB")
 @with_pages
 @with_plane
-def events(connection: Connection, *, job_id: str, cursor: str | None, limit: int) -> None:
+def events(connection: Connection, *, job_id: str, **paging: Unpack[Paging]) -> None:
     """What happened to JOB, oldest first: who had it, what was refused, and why it ended as it did."""
-
-    def read(client: Client) -> Page:
-        found = client.events(job_id, cursor=cursor, limit=limit)
-        return page(found.items, found.next_cursor, empty="nothing more")
-
-    show_page(connection, read, _EVENT, hint=_SEE)
+    show_page(connection, lambda client: client.events(job_id, **paging), _EVENT, empty="nothing more", hint=_SEE)
 
 
 @job.command()

@@ -5,22 +5,20 @@ from __future__ import annotations
 import difflib
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
 from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.output import moment, print_row, print_rows, text
 from holdfast.cli.refusals import Misused
-from holdfast.cli.repeat import Page, page, show_page, with_pages
+from holdfast.cli.repeat import Paging, show_page, with_pages
+from holdfast.cli.saying import F, with_by, with_reason
 
 if TYPE_CHECKING:
     from holdfast.api.policies import PolicyView, Simulation
     from holdfast.client import Client
-
-F = TypeVar("F", bound=Callable[..., None])
 
 _VERSION = [
     *(text("version"), text("active"), text("rules"), moment("published_at")),
@@ -44,11 +42,9 @@ def with_file(command: F) -> F:
     return click.argument("file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))(command)
 
 
-def with_reason(command: F) -> F:
-    command = click.option("--reason", required=True, metavar="TEXT", help="Why; kept in the history.")(command)
-    command = click.option(
-        "--by", envvar="HOLDFAST_ACTOR", show_envvar=True, default="", metavar="NAME", help="Who you are."
-    )(command)
+def with_word(command: F) -> F:
+    """Who says it, why, and of what they have read."""
+    command = with_by(with_reason("Why; kept in the history.")(command))
     return click.option(
         "--expect", type=click.IntRange(min=0), metavar="N", help="Only if this version is still the active one."
     )(command)
@@ -80,14 +76,14 @@ def show(connection: Connection, *, number: int | None) -> None:
 @policy.command()
 @with_pages
 @with_plane
-def history(connection: Connection, *, cursor: str | None, limit: int) -> None:
+def history(connection: Connection, **paging: Unpack[Paging]) -> None:
     """Every version that was published, newest first: by whom, and why."""
-
-    def read(client: Client) -> Page:
-        found = client.policy_versions(cursor=cursor, limit=limit)
-        return page(found.items, found.next_cursor, empty="none was ever published: everything is allowed")
-
-    show_page(connection, read, _VERSION)
+    show_page(
+        connection,
+        lambda client: client.policy_versions(**paging),
+        _VERSION,
+        empty="none was ever published: everything is allowed",
+    )
 
 
 @policy.command()
@@ -125,7 +121,7 @@ def simulate(connection: Connection, *, file: Path, jobs: int) -> None:
 
 @policy.command()
 @with_file
-@with_reason
+@with_word
 @with_plane
 def publish(connection: Connection, *, file: Path, reason: str, by: str, expect: int | None) -> None:
     """Make the rules in FILE the next version, in force at once on this plane, within 2 s on all others."""
@@ -138,7 +134,7 @@ def publish(connection: Connection, *, file: Path, reason: str, by: str, expect:
 
 @policy.command()
 @click.argument("number", metavar="VERSION", type=click.IntRange(min=1))
-@with_reason
+@with_word
 @with_plane
 def rollback(connection: Connection, *, number: int, reason: str, by: str, expect: int | None) -> None:
     """Make an older VERSION the active one again."""

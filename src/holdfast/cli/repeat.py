@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, TypeVar
 
 import click
 
@@ -15,12 +15,28 @@ from holdfast.cli.refusals import Away
 if TYPE_CHECKING:
     from holdfast.client import Client
 
-F = TypeVar("F", bound=Callable[..., None])
-
 EVERY_S = 1.0
 
 
-class Page(NamedTuple):
+class Paging(TypedDict):
+    """What `with_pages` gives a command, for the client."""
+
+    cursor: str | None
+    limit: int
+
+
+class Listed(Protocol):
+    """What the verbs of the client that list things give. Not all of them have a `next_cursor`."""
+
+    @property
+    def items(self) -> Sequence[object]: ...
+
+
+F = TypeVar("F", bound=Callable[..., None])
+L = TypeVar("L", bound=Listed)
+
+
+class _Page(NamedTuple):
     rows: list[dict[str, Any]]
     remark: str = ""
     """For people, on stderr: how to see more, or that there is nothing."""
@@ -40,22 +56,29 @@ def with_watch(command: F) -> F:
     return click.option("-w", "--watch", is_flag=True, help="Stay, and show it anew whenever it changes.")(command)
 
 
-def page(items: Sequence[object], next_cursor: str | None, *, empty: str) -> Page:
-    from msgspec import to_builtins  # noqa: PLC0415
-
-    more = f"more: --cursor {next_cursor}" if next_cursor else ""
-    return Page([to_builtins(item) for item in items], more or ("" if items else empty))
+def _how_to_go_on(found: Listed) -> str:
+    next_cursor = getattr(found, "next_cursor", None)
+    return f"more: --cursor {next_cursor}" if next_cursor else ""
 
 
 def show_page(
     connection: Connection,
-    read: Callable[[Client], Page],
+    ask: Callable[[Client], L],
     columns: Sequence[Column],
     *,
+    empty: str,
+    remark: Callable[[L], str] = _how_to_go_on,
     watch: bool = False,
     hint: str = "",
 ) -> None:
-    """Read and print once; with `watch`, again whenever the answer is another one, until interrupted."""
+    """Ask and print once; with `watch`, again whenever the answer is another one, until interrupted."""
+    from msgspec import to_builtins  # noqa: PLC0415
+
+    def read(client: Client) -> _Page:
+        listed = ask(client)
+        rows = [to_builtins(item) for item in listed.items]
+        return _Page(rows, remark(listed) or ("" if rows else empty))
+
     found = connection.ask(read, hint=hint)
     _print(found, columns, connection.output)
     while watch:
@@ -73,7 +96,7 @@ def show_page(
             _print(found, columns, connection.output)
 
 
-def _print(found: Page, columns: Sequence[Column], output: str) -> None:
+def _print(found: _Page, columns: Sequence[Column], output: str) -> None:
     print_rows(found.rows, columns, output)
     if found.remark and (output == "table" or found.rows):
         click.echo(found.remark, err=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
@@ -10,13 +10,12 @@ from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.job import Json, print_event, with_labels
 from holdfast.cli.output import Column, json_value, moment, print_row, print_rows, printable, text
 from holdfast.cli.refusals import Failed, TookTooLong
-from holdfast.cli.repeat import Page, page, show_page, with_pages, with_watch
+from holdfast.cli.repeat import Paging, show_page, with_pages, with_watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from holdfast.api.runs import RunView
-    from holdfast.client import Client
 
 _STATES = ("running", "paused", "cancelling", "compensating", "succeeded", "failed", "cancelled", "timeout")
 _LINE = [text("id"), text("workflow"), text("revision"), text("state"), moment("since")]
@@ -100,12 +99,7 @@ def get(connection: Connection, *, run_id: str, wait: bool, wait_timeout: float 
 @with_plane
 def list_runs(connection: Connection, *, watch: bool, **wanted: Any) -> None:  # noqa: ANN401
     """Runs, newest first."""
-
-    def read(client: Client) -> Page:
-        found = client.list_runs(**wanted)
-        return page(found.items, found.next_cursor, empty="there is no such run")
-
-    show_page(connection, read, _LINE, watch=watch)
+    show_page(connection, lambda client: client.list_runs(**wanted), _LINE, empty="there is no such run", watch=watch)
 
 
 @run.command()
@@ -127,14 +121,9 @@ def watch(connection: Connection, *, run_id: str) -> None:
 @click.argument("run_id", metavar="RUN")
 @with_pages
 @with_plane
-def timeline(connection: Connection, *, run_id: str, cursor: str | None, limit: int) -> None:
+def timeline(connection: Connection, *, run_id: str, **paging: Unpack[Paging]) -> None:
     """All that happened to RUN and its jobs, oldest first: attempts, leases, fences, approvals, effects."""
-
-    def read(client: Client) -> Page:
-        found = client.run_timeline(run_id, cursor=cursor, limit=limit)
-        return page(found.items, found.next_cursor, empty="nothing more")
-
-    show_page(connection, read, _EVENT, hint=_SEE)
+    show_page(connection, lambda client: client.run_timeline(run_id, **paging), _EVENT, empty="nothing more", hint=_SEE)
 
 
 @run.command()
@@ -142,14 +131,16 @@ def timeline(connection: Connection, *, run_id: str, cursor: str | None, limit: 
 @with_pages
 @with_watch
 @with_plane
-def steps(connection: Connection, *, run_id: str, cursor: str | None, limit: int, watch: bool) -> None:
+def steps(connection: Connection, *, run_id: str, watch: bool, **paging: Unpack[Paging]) -> None:
     """The steps of RUN that have been reached, by name."""
-
-    def read(client: Client) -> Page:
-        found = client.run_steps(run_id, cursor=cursor, limit=limit)
-        return page(found.items, found.next_cursor, empty="none was reached yet")
-
-    show_page(connection, read, _STEP, watch=watch, hint=_SEE)
+    show_page(
+        connection,
+        lambda client: client.run_steps(run_id, **paging),
+        _STEP,
+        empty="none was reached yet",
+        watch=watch,
+        hint=_SEE,
+    )
 
 
 @run.command()

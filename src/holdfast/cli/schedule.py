@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
 from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.job import Json, with_labels
 from holdfast.cli.output import Column, json_value, moment, print_row, text
-from holdfast.cli.repeat import Page, page, show_page, with_pages, with_watch
+from holdfast.cli.repeat import Paging, show_page, with_pages, with_watch
 
 if TYPE_CHECKING:
     from holdfast.api.schedules import ScheduleView
-    from holdfast.client import Client
 
 _WHEN: Column = ("when", lambda row: f"{row['cron']} {row['zone']}" if row["cron"] else f"every {row['every_s']:g} s")
 _WHAT: Column = (
@@ -76,14 +75,9 @@ def add(
 @with_pages
 @with_watch
 @with_plane
-def list_schedules(connection: Connection, *, cursor: str | None, limit: int, watch: bool) -> None:
+def list_schedules(connection: Connection, *, watch: bool, **paging: Unpack[Paging]) -> None:
     """Schedules by name."""
-
-    def read(client: Client) -> Page:
-        found = client.schedules(cursor=cursor, limit=limit)
-        return page(found.items, found.next_cursor, empty="there is no schedule")
-
-    show_page(connection, read, _LINE, watch=watch)
+    show_page(connection, lambda client: client.schedules(**paging), _LINE, empty="there is no schedule", watch=watch)
 
 
 @schedule.command()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.output import Column, json_value, moment, print_row, text
-from holdfast.cli.repeat import Page, page, show_page, with_pages, with_watch
+from holdfast.cli.repeat import Paging, show_page, with_pages, with_watch
 
 if TYPE_CHECKING:
     from holdfast.api.webhooks import PostView, WebhookSecret
-    from holdfast.client import Client
 
 _STATES = ("pending", "delivered", "failed")
 _EVENTS: Column = ("events", lambda row: " ".join(row["events"]) or "-")
@@ -48,14 +47,9 @@ def add(connection: Connection, *, name: str, address: str, events: tuple[str, .
 @with_pages
 @with_watch
 @with_plane
-def list_webhooks(connection: Connection, *, cursor: str | None, limit: int, watch: bool) -> None:
+def list_webhooks(connection: Connection, *, watch: bool, **paging: Unpack[Paging]) -> None:
     """Webhooks by name."""
-
-    def read(client: Client) -> Page:
-        found = client.webhooks(cursor=cursor, limit=limit)
-        return page(found.items, found.next_cursor, empty="there is no webhook")
-
-    show_page(connection, read, _LINE, watch=watch)
+    show_page(connection, lambda client: client.webhooks(**paging), _LINE, empty="there is no webhook", watch=watch)
 
 
 @webhook.command()
@@ -104,14 +98,16 @@ def test(connection: Connection, *, name: str) -> None:
 @with_pages
 @with_watch
 @with_plane
-def log(connection: Connection, *, name: str, state: str | None, cursor: str | None, limit: int, watch: bool) -> None:
+def log(connection: Connection, *, name: str, state: str | None, watch: bool, **paging: Unpack[Paging]) -> None:
     """What was posted to a webhook, newest first, and how it went. What was sent is not shown."""
-
-    def read(client: Client) -> Page:
-        found = client.webhook_posts(name, state=state, cursor=cursor, limit=limit)
-        return page(found.items, found.next_cursor, empty="nothing of that kind was posted")
-
-    show_page(connection, read, _POST, watch=watch, hint=_SEE)
+    show_page(
+        connection,
+        lambda client: client.webhook_posts(name, state=state, **paging),
+        _POST,
+        empty="nothing of that kind was posted",
+        watch=watch,
+        hint=_SEE,
+    )
 
 
 @webhook.command()

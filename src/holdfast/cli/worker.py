@@ -10,11 +10,10 @@ from holdfast.cli.connect import Connection, api_key_given, check_url, choose_pr
 from holdfast.cli.output import Column, Row, moment, print_row, printable, text
 from holdfast.cli.plane import log_to_stderr, verbosely
 from holdfast.cli.refusals import Away, Misused
-from holdfast.cli.repeat import Page, page, show_page, with_watch
+from holdfast.cli.repeat import show_page, with_watch
 
 if TYPE_CHECKING:
     from holdfast.api import Workers
-    from holdfast.client import Client
 
 
 def _condition(row: Row) -> str:
@@ -82,15 +81,15 @@ def run(
 @with_plane
 def list_workers(connection: Connection, *, watch: bool) -> None:
     """The workers that the plane knows, with what they have in hand."""
-
-    def read(client: Client) -> Page:
-        empty = "no worker is known; start one with `holdfast worker MODULE:WORKER`"
-        known = client.workers()
-        found = page(known.items, None, empty=empty)
+    show_page(
+        connection,
+        lambda client: client.workers(),
+        _LINE,
+        empty="no worker is known; start one with `holdfast worker MODULE:WORKER`",
         # Not while watching: the age is another one each time.
-        return found if watch or not known.items else found._replace(remark=_freshness(known))
-
-    show_page(connection, read, _LINE, watch=watch)
+        remark=lambda known: "" if watch or not known.items else _freshness(known),
+        watch=watch,
+    )
 
 
 def _freshness(known: Workers) -> str:

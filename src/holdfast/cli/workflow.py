@@ -11,11 +11,10 @@ import click
 from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.output import json_value, moment, print_row, text
 from holdfast.cli.refusals import Misused
-from holdfast.cli.repeat import Page, page, show_page, with_pages, with_watch
+from holdfast.cli.repeat import show_page, with_pages, with_watch
 
 if TYPE_CHECKING:
     from holdfast.api.workflows import WorkflowView
-    from holdfast.client import Client
     from holdfast.core.workflow import Definition
 
 _LINE = [text("name"), text("revision"), moment("created_at"), text("description")]
@@ -60,12 +59,13 @@ def validate(file: Path) -> None:
 @with_plane
 def list_workflows(connection: Connection, *, watch: bool, cursor: str | None, limit: int) -> None:
     """Workflows by name, each in its newest revision."""
-
-    def read(client: Client) -> Page:
-        found = client.workflows(cursor=cursor, limit=min(limit, 100))
-        return page(found.items, found.next_cursor, empty="there is no workflow")
-
-    show_page(connection, read, _LINE, watch=watch)
+    show_page(
+        connection,
+        lambda client: client.workflows(cursor=cursor, limit=min(limit, 100)),
+        _LINE,
+        empty="there is no workflow",
+        watch=watch,
+    )
 
 
 @workflow.command()
@@ -76,12 +76,7 @@ def list_workflows(connection: Connection, *, watch: bool, cursor: str | None, l
 def show(connection: Connection, *, name: str, revision: int | None, revisions: bool) -> None:
     """One workflow: its definition, as it was understood."""
     if revisions:
-
-        def read(client: Client) -> Page:
-            found = client.workflow_revisions(name)
-            return page(found.items, found.next_cursor, empty="there is none")
-
-        show_page(connection, read, _LINE, hint=_SEE)
+        show_page(connection, lambda client: client.workflow_revisions(name), _LINE, empty="there is none", hint=_SEE)
     else:
         _show(connection.ask(lambda client: client.workflow(name, revision=revision), hint=_SEE), connection.output)
 

@@ -52,11 +52,8 @@ class WaitQuery(api.Request, kw_only=True):
 
 async def submit_job(desk: Desk, call: Call) -> Answer:
     new: api.NewJob = call.body
-    header = call.headers.get(b"idempotency-key")
-    if header is not None:
-        key = header.decode("latin-1")
-        if not re.fullmatch(limits.KEY, key):
-            raise Invalid("Idempotency-Key takes 1 to 255 printable ASCII characters")
+    key = limits.find_idempotency_key(call.headers)
+    if key is not None:
         if new.idempotency_key not in {None, key}:
             raise Invalid("the header Idempotency-Key and the field idempotency_key differ; send one of them")
         new.idempotency_key = key

@@ -40,6 +40,14 @@ def tenant_of(header: bytes) -> Tenant:
     return Tenant(text)
 
 
+def find_idempotency_key(headers: Mapping[bytes, bytes]) -> str | None:
+    header = headers.get(b"idempotency-key")
+    key = None if header is None else header.decode("latin-1")
+    if key is not None and not re.fullmatch(KEY, key):
+        raise Invalid("Idempotency-Key takes 1 to 255 printable ASCII characters")
+    return key
+
+
 def check_key(headers: Mapping[bytes, bytes], api_key: bytes | None) -> None:
     """With a key configured, the request must carry it. Takes the same time for every wrong one."""
     if api_key is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 from msgspec import Meta
@@ -23,7 +22,6 @@ from holdfast.api.runs import (
 from holdfast.core.record import Kind
 from holdfast.core.run import Run, RunState, Step, run_of, step_of
 from holdfast.core.run_plan import plan
-from holdfast.errors import Invalid
 from holdfast.flow.runs import RunOrder
 from holdfast.gateway import limits
 from holdfast.gateway.actors import find_actor
@@ -54,10 +52,7 @@ async def start_run(desk: Desk, call: Call) -> Answer:
 
 def _order(call: Call) -> RunOrder:
     wanted: StartRun = call.body
-    header = call.headers.get(b"idempotency-key")
-    key = None if header is None else header.decode("latin-1")
-    if key is not None and not re.fullmatch(limits.KEY, key):
-        raise Invalid("Idempotency-Key takes 1 to 255 printable ASCII characters")
+    key = limits.find_idempotency_key(call.headers)
     limits.stored_json(wanted.input, "input")
     return RunOrder(
         tenant=call.tenant,

@@ -28,16 +28,15 @@ from holdfast.core.schedule import (
 )
 from holdfast.errors import Conflict, Invalid, TooMany
 from holdfast.flow.fire import fire
+from holdfast.flow.keep import TRIES, change_record, keeps_changing, remove_record, write_record
 from holdfast.gateway import limits
 from holdfast.gateway.actors import find_actor
 from holdfast.gateway.calls import Answer, Call, Route
 from holdfast.gateway.desk import Desk
 from holdfast.gateway.pages import PageQuery, cut, from_cursor
-from holdfast.ports import RecordChange, Transaction
 
 SCHEDULES_MAX = 1000
 """Of one tenant."""
-TRIES = 5
 _T = TypeVar("_T", bound=Struct)
 
 
@@ -53,7 +52,7 @@ async def add_schedule(desk: Desk, call: Call) -> Answer:
     if len(await store.list_records(Kind.SCHEDULE, call.tenant, limit=SCHEDULES_MAX)) == SCHEDULES_MAX:
         raise TooMany(f"the tenant has {SCHEDULES_MAX} schedules; remove one", retry_after_s=60.0)
     schedule = replace(schedule, next_at=next(ticks_after(schedule, now)))
-    if not await _write(desk, schedule_record(schedule)):
+    if not await write_record(schedule_record(schedule), store=store):
         raise Conflict(f"there is a schedule {new.name!r}; remove it first, or take another name")
     return Answer(_view(replace(schedule, version=1), now, upcoming=5))
 
@@ -121,13 +120,8 @@ async def resume_schedule(desk: Desk, call: Call) -> Answer:
 
 
 async def remove_schedule(desk: Desk, call: Call) -> Answer:
-    for _ in range(TRIES):
-        schedule = await _get(desk, call)
-        change = RecordChange(after=schedule_record(schedule), replaces=schedule.version, remove=True)
-        [written] = await desk.plane.store.transact([Transaction(records=[change])])
-        if written:
-            return Answer(api.Nothing())
-    raise Conflict("the schedule keeps changing; try again")
+    await remove_record(Kind.SCHEDULE, call.tenant, call.path["name"], store=desk.plane.store)
+    return Answer(api.Nothing())
 
 
 async def trigger_schedule(desk: Desk, call: Call) -> Answer:
@@ -143,7 +137,7 @@ async def trigger_schedule(desk: Desk, call: Call) -> Answer:
         if fired is not None:
             plane.wake()
             return Answer(_view(fired.schedule, now, upcoming=5), status=202)
-    raise Conflict("the schedule keeps changing; try again")
+    raise keeps_changing(Kind.SCHEDULE)
 
 
 async def _get(desk: Desk, call: Call) -> Schedule:
@@ -151,17 +145,12 @@ async def _get(desk: Desk, call: Call) -> Schedule:
 
 
 async def _change(desk: Desk, call: Call, change: Callable[[Schedule], Schedule]) -> Answer:
-    for _ in range(TRIES):
-        record = schedule_record(change(await _get(desk, call)))
-        if await _write(desk, record):
-            return Answer(_view(schedule_from(record), desk.plane.store.now(), upcoming=5))
-    raise Conflict("the schedule keeps changing; try again")
+    def changed(record: Record) -> Record:
+        return schedule_record(change(schedule_from(record)))
 
-
-async def _write(desk: Desk, record: Record) -> bool:
-    change = RecordChange(after=record, replaces=record.version - 1)
-    [written] = await desk.plane.store.transact([Transaction(records=[change])])
-    return written
+    store = desk.plane.store
+    record = await change_record(Kind.SCHEDULE, call.tenant, call.path["name"], changed, store=store)
+    return Answer(_view(schedule_from(record), store.now(), upcoming=5))
 
 
 def _view(schedule: Schedule, now: float, *, upcoming: int) -> ScheduleView:

@@ -32,17 +32,16 @@ from holdfast.core.webhook import (
     webhook_record,
 )
 from holdfast.errors import Conflict, TooMany
+from holdfast.flow.keep import change_record, remove_record, write_record
 from holdfast.flow.submit import new_id
 from holdfast.gateway.calls import Answer, Call, Route
 from holdfast.gateway.desk import Desk
 from holdfast.gateway.pages import Cursor, Limit, PageQuery, cut, from_cursor
 from holdfast.locks.runtime import Runtime
-from holdfast.ports import RecordChange, Transaction
 from holdfast.posting import check_url
 
 WEBHOOKS_MAX = 50
 """Of one tenant."""
-TRIES = 5
 
 
 class PostQuery(api.Request, kw_only=True):
@@ -69,7 +68,7 @@ async def add_webhook(desk: Desk, call: Call) -> Answer:
         looked_at=now,
         created_at=now,
     )
-    if not await _write(desk, webhook_record(webhook)):
+    if not await write_record(webhook_record(webhook), store=plane.store):
         raise Conflict(f"there is a webhook {new.name!r}; remove it first, or take another name")
     return Answer(WebhookSecret(webhook=_view(replace(webhook, version=1), now), secret=secret))
 
@@ -94,13 +93,8 @@ async def get_webhook(desk: Desk, call: Call) -> Answer:
 
 async def remove_webhook(desk: Desk, call: Call) -> Answer:
     """Its log stays for as long as that of others; what has not arrived fails."""
-    for _ in range(TRIES):
-        record = await desk.plane.store.get_record(Kind.WEBHOOK, call.tenant, call.path["name"])
-        change = RecordChange(after=record, replaces=record.version, remove=True)
-        [written] = await desk.plane.store.transact([Transaction(records=[change])])
-        if written:
-            return Answer(api.Nothing())
-    raise Conflict("the webhook keeps changing; try again")
+    await remove_record(Kind.WEBHOOK, call.tenant, call.path["name"], store=desk.plane.store)
+    return Answer(api.Nothing())
 
 
 async def enable_webhook(desk: Desk, call: Call) -> Answer:
@@ -127,7 +121,7 @@ async def test_webhook(desk: Desk, call: Call) -> Answer:
     webhook = await _get(desk, call)
     key = f"test-{new_id(desk.plane.runtime)}"
     record = post_to(webhook, "webhook.tested", {"webhook": webhook.name}, key=key, now=desk.plane.store.now())
-    await _write(desk, record)
+    await write_record(record, store=desk.plane.store)
     return Answer(_post_view(post_from(record)), status=202)
 
 
@@ -149,14 +143,15 @@ async def list_posts(desk: Desk, call: Call) -> Answer:
 async def retry_post(desk: Desk, call: Call) -> Answer:
     """Try a post that failed again, at once and with as many tries as a new one."""
     store = desk.plane.store
-    for _ in range(TRIES):
-        post = post_from(await store.get_record(Kind.POST, call.tenant, call.path["id"]))
+
+    def again(record: Record) -> Record:
+        post = post_from(record)
         if post.state is not PostState.FAILED:
             raise Conflict(f"the post is {post.state}: only one that has failed is tried again")
-        record = post_record(try_again(post, now=store.now()))
-        if await _write(desk, record):
-            return Answer(_post_view(post_from(record)), status=202)
-    raise Conflict("the post keeps changing; try again")
+        return post_record(try_again(post, now=store.now()))
+
+    record = await change_record(Kind.POST, call.tenant, call.path["id"], again, store=store)
+    return Answer(_post_view(post_from(record)), status=202)
 
 
 async def _get(desk: Desk, call: Call) -> Webhook:
@@ -164,19 +159,12 @@ async def _get(desk: Desk, call: Call) -> Webhook:
 
 
 async def _change(desk: Desk, call: Call, change: Callable[[Webhook], Webhook]) -> Webhook:
-    for _ in range(TRIES):
-        # The courier writes it too, whenever it has read on.
-        webhook = await _get(desk, call)
-        record = webhook_record(change(webhook))
-        if await _write(desk, record):
-            return webhook_from(record)
-    raise Conflict("the webhook keeps changing; try again")
+    def changed(record: Record) -> Record:
+        return webhook_record(change(webhook_from(record)))
 
-
-async def _write(desk: Desk, record: Record) -> bool:
-    change = RecordChange(after=record, replaces=record.version - 1)
-    [written] = await desk.plane.store.transact([Transaction(records=[change])])
-    return written
+    # The courier writes it too, whenever it has read on.
+    store = desk.plane.store
+    return webhook_from(await change_record(Kind.WEBHOOK, call.tenant, call.path["name"], changed, store=store))
 
 
 def _view(webhook: Webhook, now: float) -> WebhookView:

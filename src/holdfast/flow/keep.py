@@ -1,0 +1,45 @@
+"""Keep: a record changed by its version, tried again while it moves under us."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.core.job import Tenant
+from holdfast.core.record import Kind, Record
+from holdfast.errors import Conflict
+from holdfast.ports import RecordChange, Store, Transaction
+
+TRIES = 5
+
+
+async def write_record(record: Record, *, store: Store) -> bool:
+    """Whether it is stored: false if the version before it is not the one that is there."""
+    return await _written(RecordChange(after=record, replaces=record.version - 1), store=store)
+
+
+async def change_record(
+    kind: Kind, tenant: Tenant, record_id: str, change: Callable[[Record], Record], *, store: Store
+) -> Record:
+    """The record as `change` made it, one version on. Raises `Conflict` if others are always faster."""
+    for _ in range(TRIES):
+        record = change(await store.get_record(kind, tenant, record_id))
+        if await write_record(record, store=store):
+            return record
+    raise keeps_changing(kind)
+
+
+async def remove_record(kind: Kind, tenant: Tenant, record_id: str, *, store: Store) -> None:
+    for _ in range(TRIES):
+        record = await store.get_record(kind, tenant, record_id)
+        if await _written(RecordChange(after=record, replaces=record.version, remove=True), store=store):
+            return
+    raise keeps_changing(kind)
+
+
+def keeps_changing(kind: Kind) -> Conflict:
+    return Conflict(f"the {kind} keeps changing; try again")
+
+
+async def _written(change: RecordChange, *, store: Store) -> bool:
+    [written] = await store.transact([Transaction(records=[change])])
+    return written
