@@ -66,14 +66,20 @@ def cancel(state: str, fence: int = 0, status: int = 200) -> Saying:
     return "jobs/j:cancel", {}, status, {"state": state, "fence": fence}
 
 
-def judge(*sayings: Saying) -> None:
-    """One after the other."""
+def judge(*sayings: Saying) -> bool:
+    """Whether the history can be, said one after the other."""
     log = Log()
     for path, said, status, reply in sayings:
         asked = log.ask(f"/v1/{path}", json.dumps(said).encode(), "order-1" if path == "jobs" else "")
         if status:
             log.answer(asked, Reply(status, json.dumps(reply).encode()))
-    log.check()
+    try:
+        log.check()
+    except AssertionError as violation:
+        if not str(violation).startswith("H1: no order explains"):
+            raise
+        return False
+    return True
 
 
 @pytest.mark.parametrize(
@@ -90,14 +96,14 @@ def judge(*sayings: Saying) -> None:
     ],
 )
 def test_histories_that_can_be(sayings: list[Saying]) -> None:
-    judge(*sayings)
+    assert judge(*sayings) is True
 
 
 def test_many_requests_without_an_answer_are_decided() -> None:
     """Whoever gets no answer asks again, ever again: that must not double the work each time."""
     unheard = [("jobs", {}, 0, {}), cancel("", status=0), end(1, "failed", 0)]
 
-    judge(*unheard * 10, submit(), start(1), *unheard * 10, end(1, "failed"), renew(1, "stale-fence"))
+    assert judge(*unheard * 10, submit(), start(1), *unheard * 10, end(1, "failed"), renew(1, "stale-fence")) is True
 
 
 @pytest.mark.parametrize(
@@ -118,5 +124,4 @@ def test_many_requests_without_an_answer_are_decided() -> None:
     ],
 )
 def test_histories_that_cannot_be(sayings: list[Saying]) -> None:
-    with pytest.raises(AssertionError, match="H1: no order explains"):
-        judge(*sayings)
+    assert judge(*sayings) is False

@@ -1,0 +1,136 @@
+"""Stories of a hostile world: every promise kept, every recovery reached, every mutant caught.
+
+Some of each kind in a test run; many with `make soak`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from simulation import governed_mutants, lock_mutants, plane_mutants
+from simulation.mutant import Mutant
+from simulation.running import run, run_many
+from simulation.seeds import is_fixed, replays, seeds_of
+
+
+class Telling(NamedTuple):
+    """How many stories of a kind are told, and what they must show."""
+
+    batches: int
+    batch: int
+    mutants: tuple[Mutant, ...]
+    detected_within: int
+    reached: set[str]
+    """What must have happened somewhere in a batch, else it proves nothing about it."""
+
+
+TELLINGS = {
+    "lock": Telling(
+        batches=4,
+        batch=500,
+        mutants=lock_mutants.MUTANTS,
+        detected_within=400,
+        reached={
+            "abandoned:paused",
+            "abandoned:stolen",
+            "abandoned:unreachable",
+            "acquired",
+            "failover",
+            "loop_lagged",
+            "not_owned",
+            "refused by the resource",
+            "release_skipped:paused",
+            "released",
+            "renewal_failed",
+            "renewed",
+            "waited",
+        },
+    ),
+    "plane": Telling(
+        batches=4,
+        batch=160,
+        mutants=plane_mutants.MUTANTS,
+        detected_within=300,
+        reached={
+            "attempt.refused",
+            "cancel",
+            "disk full",
+            "dispatch.rolled_back",
+            "effect.resolved",
+            "effect.unknown",
+            "job.cancel_requested",
+            "job.cancelled",
+            "job.handed_back",
+            "job.lost",
+            "job.requeued",
+            "job.retried",
+            "job.succeeded",
+            "predecessor proved dead",
+        },
+    ),
+    "governed": Telling(
+        batches=2,
+        batch=32,
+        mutants=governed_mutants.MUTANTS,
+        detected_within=40,
+        reached={
+            "a result met a busy run",
+            "approval raced",
+            "approval raced by time",
+            "approval.expired",
+            "approval.superseded",
+            "approval.voted",
+            "asked again",
+            "edited",
+            "job.denied",
+            "moved-on",
+            "policy tightened",
+            "requester refused",
+            "run.cancelled",
+            "run.compensating",
+            "run.resumed",
+            "session-busy",
+            "throttled",
+            "tick missed",
+        },
+    ),
+}
+CALM = 80
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("kind", "batch"), [(kind, batch) for kind, telling in TELLINGS.items() for batch in range(telling.batches)]
+)
+def test_promises_are_kept(kind: str, batch: int) -> None:
+    telling = TELLINGS[kind]
+    tally = run_many(kind, seeds_of(batch, telling.batch))
+
+    assert not tally.violations, replays(tally)
+    if is_fixed(batch):
+        missing = telling.reached - set(tally.reached)
+        assert not missing, f"never reached: {missing}"
+
+
+def test_where_nothing_happens_nothing_is_put_right() -> None:
+    tally = run_many("calm", range(CALM))
+
+    assert not tally.violations, replays(tally)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mutant"),
+    [
+        pytest.param(kind, mutant, id=f"{kind}-{mutant.name}")
+        for kind, telling in TELLINGS.items()
+        for mutant in telling.mutants
+    ],
+)
+def test_mutant_is_caught(kind: str, mutant: Mutant) -> None:
+    stories = TELLINGS[kind].detected_within
+    with mutant.on():
+        caught = any(run(kind, seed).violation for seed in range(stories))
+
+    assert caught, f"{mutant.name}: not seen in {stories} stories; {mutant.promise} is not really checked"
