@@ -63,7 +63,9 @@ class Server:
     def pause(self) -> None:
         """Stop the process and all it has started: Postgres answers in children of its own."""
         assert self.process is not None
-        _signal(self.process.pid, signal.SIGSTOP)
+        for pid in _signal(self.process.pid, signal.SIGSTOP):
+            while not _is_stopped(pid):  # a signal is on its way for a while, and what is on its way still answers
+                time.sleep(0.001)
 
     def resume(self) -> None:
         assert self.process is not None
@@ -219,6 +221,15 @@ def _signal(pid: int, number: signal.Signals) -> list[int]:
     except (ProcessLookupError, FileNotFoundError):
         return []
     return [pid, *(each for child in children for each in _signal(int(child), number))]
+
+
+def _is_stopped(pid: int) -> bool:
+    """Every thread of it, or it has ended."""
+    try:
+        stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # a thread that was just ending: look again
+    return all(stat.rpartition(")")[2].split()[0] in "TZX" for stat in stats)
 
 
 def _accepts(port: int) -> bool:

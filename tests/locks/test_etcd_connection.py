@@ -208,30 +208,51 @@ async def opened(store: LockStore) -> bool:
     return True
 
 
-class Lossy:
-    """A proxy that passes requests on and, from the `lose`-th on, ends the connection instead of answering."""
+class Passing:
+    """A proxy that hands on what it gets, both ways, until one side ends."""
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self.lose = sys.maxsize
         self.serving: list[asyncio.Task[None] | None] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.serving.append(asyncio.current_task())
         upstream, out = await asyncio.open_connection("127.0.0.1", self._port)
+        answering = asyncio.create_task(self._answer(upstream, writer))
+        with suppress(OSError):  # a client that goes may reset its connection
+            while request := await reader.read(65536):
+                await self.let_pass(request)
+                out.write(request)
+            out.write_eof()
+        await asyncio.wait([answering])
+        out.close()
+        await asyncio.gather(answering, out.wait_closed(), writer.wait_closed(), return_exceptions=True)
 
-        async def answer() -> None:
-            while (part := await upstream.read(65536)) and self.lose >= 0:
+    async def _answer(self, upstream: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while (part := await upstream.read(65536)) and self.answers():
                 writer.write(part)
+        finally:
             writer.close()
 
-        answering = asyncio.ensure_future(answer())
-        while request := await reader.read(65536):
-            self.lose -= 1
-            out.write(request)
-        out.close()
-        await answering
-        await asyncio.gather(out.wait_closed(), writer.wait_closed(), return_exceptions=True)
+    async def let_pass(self, request: bytes) -> None:
+        """Return when it may go on."""
+
+    def answers(self) -> bool:
+        return True
+
+
+class Lossy(Passing):
+    """From the `lose`-th request on, it ends the connection instead of answering."""
+
+    lose = sys.maxsize
+
+    async def let_pass(self, request: bytes) -> None:
+        del request
+        self.lose -= 1
+
+    def answers(self) -> bool:
+        return self.lose >= 0
 
 
 @pytest.fixture
@@ -332,34 +353,18 @@ async def test_clients_that_vanish_in_the_middle_leave_the_server_alive(server: 
     assert server.process.poll() is None
 
 
-class Delaying:
-    """A proxy that keeps transactions back while `passing` is not set."""
+class Delaying(Passing):
+    """It keeps transactions back while `passing` is not set."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        super().__init__(port)
         self.passing = asyncio.Event()
         self.kept = asyncio.Event()
-        self.serving: list[asyncio.Task[None] | None] = []
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.serving.append(asyncio.current_task())
-        upstream, out = await asyncio.open_connection("127.0.0.1", self._port)
-
-        async def answer() -> None:
-            while part := await upstream.read(65536):
-                writer.write(part)
-            writer.close()
-
-        answering = asyncio.ensure_future(answer())
-        while request := await reader.read(65536):
-            if b" /v3/kv/txn " in request and not self.passing.is_set():
-                self.kept.set()
-                await self.passing.wait()
-            out.write(request)
-        out.write_eof()
-        await answering
-        out.close()
-        await asyncio.gather(out.wait_closed(), writer.wait_closed(), return_exceptions=True)
+    async def let_pass(self, request: bytes) -> None:
+        if b" /v3/kv/txn " in request and not self.passing.is_set():
+            self.kept.set()
+            await self.passing.wait()
 
 
 @pytest.mark.parametrize("cause", ["cancelled", "timeout"])
@@ -376,6 +381,8 @@ async def test_release_undoes_an_acquire_that_arrives_after_it(server: servers.S
     if cause == "cancelled":
         call.cancel()
     await asyncio.wait([call])
+    with pytest.raises(Unavailable if cause == "timeout" else asyncio.CancelledError):
+        call.result()
 
     assert not await store.release("p:k", A)
     proxy.passing.set()

@@ -253,12 +253,12 @@ async def test_what_came_for_a_claim_that_was_given_up_comes_again_soon(server: 
     async with nats_bus(server.url, taken_s=30) as bus:
         await bus.take("w1", limit=10)  # its consumer is there
         await bus.publish([a_delivery()])
+        server.pause()  # so that the question is answered when nobody waits for it
         taking = asyncio.create_task(bus.take("w1", limit=10))
-        await asyncio.sleep(0)
-        server.pause()
         await asyncio.sleep(0.05)
         taking.cancel()
         await asyncio.wait([taking])
+        assert taking.cancelled()
         server.resume()
 
         async with asyncio.timeout(5):
