@@ -28,8 +28,8 @@ from holdfast.gateway.problems import TITLES
 from holdfast.gateway.routes import ROUTES
 
 AnyCase = schemathesis.Case[Any]
-EXAMPLES = 15
-"""Per operation and mode; the whole takes about a minute."""
+EXAMPLES = 6
+"""Per operation and mode; the whole takes half a minute."""
 
 
 @pytest.fixture(scope="module")

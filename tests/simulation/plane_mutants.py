@@ -21,21 +21,21 @@ from holdfast.flow.record import End
 from holdfast.flow.submit import Submitter
 from holdfast.ports import Accepted, Change, Delivery
 from holdfast.stores.rows import values_anew
-from holdfast.stores.sqlite_jobs import Ledger
+from holdfast.stores.sqlite_jobs import SqliteLedger
 from holdfast.stores.sqlite_rows import REPLACE_JOB
 from simulation.mutant import Mutant
 
 # -- the store ---------------------------------------------------------------------------------------
 
 
-def _replace_blindly(self: Ledger, before: Job, after: Job, topic_of: Any) -> bool:
+def _replace_blindly(self: SqliteLedger, before: Job, after: Job, topic_of: Any) -> bool:
     """Last writer wins: the version is not looked at."""
     [(version,)] = self.execute("SELECT version FROM holdfast_jobs WHERE id = ?", (before.id,))
     self.execute(REPLACE_JOB, (*values_anew(after), None if after.is_terminal else 0.0, before.id, version))
     return True
 
 
-def _submit_without_key(self: Ledger, submission: Any, topic_of: Any) -> Any:
+def _submit_without_key(self: SqliteLedger, submission: Any, topic_of: Any) -> Any:
     return _submit_one(self, replace_key(submission), topic_of)
 
 
@@ -43,20 +43,20 @@ def replace_key(submission: Any) -> Any:
     return type(submission)(job=submission.job, key=None, digest=submission.digest)
 
 
-def _tell_with_gaps(self: Ledger, job: Job, kind: str, detail: dict[str, Any]) -> None:
+def _tell_with_gaps(self: SqliteLedger, job: Job, kind: str, detail: dict[str, Any]) -> None:
     _tell(self, job, kind, detail)
     if kind == "job.started":
         assert self._last_number is not None
         self._last_number += 1
 
 
-def _renew_whatever(self: Ledger, job_id: Any, fence: int, lease_s: float, topic_of: Any) -> Job | None:
+def _renew_whatever(self: SqliteLedger, job_id: Any, fence: int, lease_s: float, topic_of: Any) -> Job | None:
     """A renewal is answered yes whoever asks."""
     return self.reads.find_job(job_id)
 
 
-_submit_one, _tell = Ledger.submit_one, Ledger.tell
-_LEDGER = "holdfast.stores.sqlite_jobs.Ledger"
+_submit_one, _tell = SqliteLedger.submit_one, SqliteLedger.tell
+_LEDGER = "holdfast.stores.sqlite_jobs.SqliteLedger"
 
 # -- dispatch ----------------------------------------------------------------------------------------
 
@@ -220,8 +220,8 @@ MUTANTS = (
     Mutant("acknowledge before the commit", "J11", {"holdfast.flow.submit.Submitter.submit": _acknowledge_first}),
     Mutant("no reconciler", "J8", {"holdfast.reconciler.Reconciler.tick": _rest}),
     Mutant("no rule for what runs", "J8", {_RECOVER: _recover_not_running}),
-    Mutant("an index that forgets live jobs", "J8", {"holdfast.stores.sqlite_jobs.look_at": _look_never}),
-    Mutant("take jobs away from those who work", "J10", {_RECOVER: _recover_eagerly, "holdfast.stores.sqlite_jobs.look_at": lambda job, topic_of: None if job.is_terminal else 0.0}),
+    Mutant("an index that forgets live jobs", "J8", {"holdfast.stores.ledger.look_at": _look_never}),
+    Mutant("take jobs away from those who work", "J10", {_RECOVER: _recover_eagerly, "holdfast.stores.ledger.look_at": lambda job, topic_of: None if job.is_terminal else 0.0}),
     Mutant("repeat every effect", "P9", {"holdfast.stores.effects.rule_on_repeat": _repeat_always}),
     Mutant("pay without the ledger", "P9", {"holdfast.worker.context.Job.once": _pay_without_asking}),
     Mutant("settle a delivery before it is claimed", "J11", {"holdfast.flow.execute.claim": _settle_first}),

@@ -34,8 +34,8 @@ from holdfast.ports import (
     Transaction,
 )
 from holdfast.stores import effects
+from holdfast.stores.batch import BatchLedger, Needs
 from holdfast.stores.postgres_database import Database
-from holdfast.stores.postgres_ledger import Needs, WriteLedger
 from holdfast.stores.postgres_reads import Without
 from holdfast.stores.transactions import transact
 
@@ -278,7 +278,7 @@ class PostgresStore:
     async def _write(
         self,
         ask: Callable[[Needs], Any],
-        verb: Callable[[WriteLedger], T | HoldfastError],
+        verb: Callable[[BatchLedger], T | HoldfastError],
         *,
         size: int = 1,
         urgent: bool = False,

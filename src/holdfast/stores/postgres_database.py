@@ -16,9 +16,9 @@ from holdfast.locks.stores.postgres_link import FAILURES, Listener
 from holdfast.ports import Delivery, JobEvent, Pruned, Snapshot
 from holdfast.stores import postgres_retention as retention
 from holdfast.stores import postgres_run_retention as run_retention
+from holdfast.stores.batch import BatchLedger
 from holdfast.stores.postgres_clock import ServerClock
 from holdfast.stores.postgres_flush import SETTLE
-from holdfast.stores.postgres_ledger import WriteLedger
 from holdfast.stores.postgres_link import Lines, connect, hang_up, translated
 from holdfast.stores.postgres_news import News
 from holdfast.stores.postgres_reads import Reads
@@ -135,10 +135,10 @@ class Database:
 
         return await self._lines.change(transact)
 
-    def _words(self, ledger: WriteLedger) -> list[str]:
+    def _words(self, ledger: BatchLedger) -> list[str]:
         return self.news.words(ledger.last_number, ledger.arrivals)
 
-    def _committed(self, ledger: WriteLedger) -> None:
+    def _committed(self, ledger: BatchLedger) -> None:
         self.news.committed(ledger.events, ledger.arrivals)
 
     async def _read_events(self, after: int, limit: int) -> list[JobEvent]:

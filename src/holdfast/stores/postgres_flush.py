@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from holdfast.stores.postgres_ledger import WriteLedger
+from holdfast.stores.batch import BatchLedger
 from holdfast.stores.postgres_rows import (
     DELIVERY,
     KEY,
@@ -110,7 +110,7 @@ class Writes(Protocol):
     async def execute(self, sql: str, /, *arguments: Any) -> str: ...
 
 
-async def flush(connection: Writes, ledger: WriteLedger, *, channel: str, words: list[str]) -> None:
+async def flush(connection: Writes, ledger: BatchLedger, *, channel: str, words: list[str]) -> None:
     """`words` are told to `channel` when the transaction commits."""
     jobs = ledger.jobs
     execute = connection.execute
@@ -144,7 +144,7 @@ async def flush(connection: Writes, ledger: WriteLedger, *, channel: str, words:
         )
 
 
-async def _flush_beside_jobs(connection: Writes, ledger: WriteLedger) -> None:
+async def _flush_beside_jobs(connection: Writes, ledger: BatchLedger) -> None:
     execute = connection.execute
     if ledger.settled:
         await execute(SETTLE, *arrays_of(DELIVERY, ledger.settled))

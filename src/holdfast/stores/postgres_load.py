@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from holdfast.core.job import PARKED_UNTIL, JobId
 from holdfast.ports import DeadLetter
-from holdfast.stores.postgres_ledger import Needs, WriteLedger
+from holdfast.stores.batch import BatchLedger, Needs
 from holdfast.stores.postgres_rows import RECORD_PLACE, SELECT_EFFECT, SELECT_JOB, arrays_of, rows_of
 from holdfast.stores.rows import effect_of, job_of
 
@@ -45,8 +45,8 @@ class Asks(Protocol):
     async def fetch(self, sql: str, /, *arguments: Any) -> list[Any]: ...
 
 
-async def load(connection: Asks, needs: Needs, now: float) -> WriteLedger:
-    ledger = WriteLedger(now)
+async def load(connection: Asks, needs: Needs, now: float) -> BatchLedger:
+    ledger = BatchLedger(now)
     full = set(needs.jobs | needs.effects_of)
     opened = await _load_named(connection, needs, ledger)
     full |= needs.submitted & ledger.versions.keys()
@@ -79,7 +79,7 @@ async def load(connection: Asks, needs: Needs, now: float) -> WriteLedger:
     return ledger
 
 
-async def _load_named(connection: Asks, needs: Needs, ledger: WriteLedger) -> set[JobId]:
+async def _load_named(connection: Asks, needs: Needs, ledger: BatchLedger) -> set[JobId]:
     """Returns the jobs of `needs.origins` that have open effects."""
     opened: set[JobId] = set()
     rows = await connection.fetch(
@@ -108,7 +108,7 @@ async def _load_named(connection: Asks, needs: Needs, ledger: WriteLedger) -> se
     return opened
 
 
-def _keep_jobs(ledger: WriteLedger, rows: list[Any]) -> None:
+def _keep_jobs(ledger: BatchLedger, rows: list[Any]) -> None:
     for row in rows:
         job = job_of(row)
         ledger.jobs[job.id] = job

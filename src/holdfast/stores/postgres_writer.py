@@ -19,8 +19,8 @@ import asyncpg
 
 from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.locks.stores.postgres_link import FAILURES, ROLLED_BACK, ended_at
+from holdfast.stores.batch import BatchLedger, Needs
 from holdfast.stores.postgres_flush import Moved, flush
-from holdfast.stores.postgres_ledger import Needs, WriteLedger
 from holdfast.stores.postgres_link import LOST, connect, hang_up, translated
 from holdfast.stores.postgres_load import load
 
@@ -34,7 +34,7 @@ _BEGIN = f"BEGIN; SELECT pg_advisory_xact_lock({LOCK})"
 @dataclass(slots=True, eq=False)
 class Call:
     ask: Callable[[Needs], None]
-    verb: Callable[[WriteLedger], Any]
+    verb: Callable[[BatchLedger], Any]
     """Returns its answer, or an error to be raised to whoever asked."""
     done: asyncio.Future[Any]
     deadline: float
@@ -64,8 +64,8 @@ class Writer:
         channel: str,
         timeout_s: float,
         now: Callable[[], float],
-        words: Callable[[WriteLedger], list[str]],
-        committed: Callable[[WriteLedger], None],
+        words: Callable[[BatchLedger], list[str]],
+        committed: Callable[[BatchLedger], None],
     ) -> None:
         self._url = url
         self._subject = subject
@@ -81,7 +81,7 @@ class Writer:
         self._open = True
 
     async def call(
-        self, ask: Callable[[Needs], None], verb: Callable[[WriteLedger], Any], *, size: int, urgent: bool
+        self, ask: Callable[[Needs], None], verb: Callable[[BatchLedger], Any], *, size: int, urgent: bool
     ) -> Any:
         """The verb's answer, once it is durable. `size` is how much it wants to write, roughly."""
         loop = asyncio.get_running_loop()
@@ -155,7 +155,7 @@ class Writer:
         for call in calls:
             await self._write([call])
 
-    async def _transact(self, calls: list[Call]) -> tuple[WriteLedger, list[Any]]:
+    async def _transact(self, calls: list[Call]) -> tuple[BatchLedger, list[Any]]:
         """Until the commit is sent nothing has happened, so until then it may be tried again."""
         deadline = asyncio.get_running_loop().time() + self._timeout_s
         for attempt in range(1, TRIES_MAX + 1):
@@ -168,7 +168,7 @@ class Writer:
                     raise
         raise AssertionError("unreachable")
 
-    async def _try(self, connection: asyncpg.Connection, calls: list[Call]) -> tuple[WriteLedger, list[Any]]:
+    async def _try(self, connection: asyncpg.Connection, calls: list[Call]) -> tuple[BatchLedger, list[Any]]:
         try:
             await connection.execute(_BEGIN)
             needs = Needs()

@@ -45,7 +45,7 @@ from holdfast.stores import sqlite_records as records
 from holdfast.stores import sqlite_retention as retention
 from holdfast.stores import sqlite_run_retention as run_retention
 from holdfast.stores.sqlite_file import PlanePart
-from holdfast.stores.sqlite_jobs import Ledger
+from holdfast.stores.sqlite_jobs import SqliteLedger
 from holdfast.stores.sqlite_reads import Reads, Turns, Without
 from holdfast.stores.sqlite_sessions import list_session
 from holdfast.stores.transactions import transact
@@ -339,7 +339,7 @@ class SqliteStore:
         self._reader = self._scanner = None
         self._part.writer.leave()
 
-    async def _write(self, verb: Callable[[Ledger], T | HoldfastError], *, urgent: bool = False) -> T:
+    async def _write(self, verb: Callable[[SqliteLedger], T | HoldfastError], *, urgent: bool = False) -> T:
         try:
             answer: T = await self._open_calls().call(verb, urgent=urgent)
         except LockError as error:
@@ -379,7 +379,7 @@ class SqliteStore:
         """A database in memory has one connection: the writer's."""
         self._open_calls()
 
-        def ask(ledger: Ledger) -> T:
+        def ask(ledger: SqliteLedger) -> T:
             ledger.finish()
             return question(ledger.reads)
 

@@ -13,7 +13,7 @@ from holdfast.core.topic import Topics
 from holdfast.locks.errors import StoreRefused
 from holdfast.ports import JobEvent
 from holdfast.stores.rows import job_of
-from holdfast.stores.sqlite_jobs import Ledger
+from holdfast.stores.sqlite_jobs import SqliteLedger
 from holdfast.stores.sqlite_rows import SELECT_JOB
 
 if TYPE_CHECKING:
@@ -82,10 +82,10 @@ class PlanePart:
         if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
             raise StoreRefused(self.writer.shown, "the file is damaged", next_step="Restore it from a backup")
 
-    def begin(self, connection: apsw.Connection) -> Ledger:
-        return Ledger(connection, self.now())
+    def begin(self, connection: apsw.Connection) -> SqliteLedger:
+        return SqliteLedger(connection, self.now())
 
-    def committed(self, unit: Ledger) -> None:
+    def committed(self, unit: SqliteLedger) -> None:
         if not unit.events and not unit.arrivals:
             return
         for listener, loop in tuple(self._listeners.items()):

@@ -13,7 +13,7 @@ from holdfast.core.job import JobId, Tenant
 from holdfast.core.retention import Limits
 from holdfast.core.states import EffectState
 from holdfast.ports import Pruned
-from holdfast.stores.sqlite_jobs import Ledger
+from holdfast.stores.sqlite_jobs import SqliteLedger
 from holdfast.stores.sqlite_reads import Reads
 
 LOOK_MAX = 1000
@@ -78,7 +78,7 @@ def _first_record(reads: Reads) -> int | None:
     return RECORDS if any_record else None
 
 
-def prune(ledger: Ledger, found: Found, limits: Limits) -> Pruned:
+def prune(ledger: SqliteLedger, found: Found, limits: Limits) -> Pruned:
     # What this transaction has told of so far is not in the table yet: the newest event is among it.
     ledger.finish()
     events_left, jobs = EVENTS_MAX, 0
@@ -140,7 +140,7 @@ def _is_wanted(reads: Reads, job_id: JobId, limits: Limits) -> bool:
     return bool(row[0])
 
 
-def remove_events(ledger: Ledger, family: Sequence[JobId], limit: int) -> int:
+def remove_events(ledger: SqliteLedger, family: Sequence[JobId], limit: int) -> int:
     """Remove up to `limit` events, oldest first, and note how far; how many there were."""
     removed = 0
     for job_id in family:
@@ -156,7 +156,7 @@ def remove_events(ledger: Ledger, family: Sequence[JobId], limit: int) -> int:
     return removed
 
 
-def note_removed(ledger: Ledger, events: Sequence[tuple[int, str]]) -> None:
+def note_removed(ledger: SqliteLedger, events: Sequence[tuple[int, str]]) -> None:
     """(number, tenant) of events of one tenant that are gone."""
     if events:
         number, tenant = max(events)
@@ -167,7 +167,7 @@ def note_removed(ledger: Ledger, events: Sequence[tuple[int, str]]) -> None:
         )
 
 
-def remove_jobs(ledger: Ledger, family: Sequence[JobId]) -> None:
+def remove_jobs(ledger: SqliteLedger, family: Sequence[JobId]) -> None:
     for job_id in family:
         for statement in _REMOVALS:
             ledger.execute(statement, (job_id,))

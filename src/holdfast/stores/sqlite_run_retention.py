@@ -12,7 +12,7 @@ from holdfast.core.job import JobId, Tenant
 from holdfast.core.record import ENDED, OF_A_RUN, Kind
 from holdfast.core.retention import Limits
 from holdfast.ports import Pruned
-from holdfast.stores.sqlite_jobs import Ledger
+from holdfast.stores.sqlite_jobs import SqliteLedger
 from holdfast.stores.sqlite_reads import Reads
 from holdfast.stores.sqlite_retention import (
     EVENTS_MAX,
@@ -68,7 +68,7 @@ def find(reads: Reads, limits: Limits, after: int) -> Found:
     return Found(found, RECORDS + rows[-1][0] if len(rows) == LOOK_MAX else None)
 
 
-def prune(ledger: Ledger, found: Found, limits: Limits) -> Pruned:
+def prune(ledger: SqliteLedger, found: Found, limits: Limits) -> Pruned:
     # What this transaction has told of so far is not in the table yet: the newest event is among it.
     ledger.finish()
     jobs, rows_left = 0, EVENTS_MAX
@@ -121,7 +121,7 @@ def _origins(reads: Reads, run: Ended, limit: int) -> list[JobId]:
     return [origin for (origin,) in rows.fetchall()]
 
 
-def _remove_run(ledger: Ledger, run: Ended, limits: Limits, rows_max: int) -> Spent:
+def _remove_run(ledger: SqliteLedger, run: Ended, limits: Limits, rows_max: int) -> Spent:
     jobs, rows = 0, 0
     for origin in _origins(ledger.reads, run, FAMILIES_MAX):
         # Once more, in the transaction: a replay may have been submitted since.
@@ -142,7 +142,7 @@ def _remove_run(ledger: Ledger, run: Ended, limits: Limits, rows_max: int) -> Sp
     return Spent(jobs, rows, is_gone=True)
 
 
-def _remove_records(ledger: Ledger, run: Ended, limit: int) -> int:
+def _remove_records(ledger: SqliteLedger, run: Ended, limit: int) -> int:
     removed = 0
     for kind in OF_A_RUN:
         gone = ledger.execute(
@@ -154,7 +154,7 @@ def _remove_records(ledger: Ledger, run: Ended, limit: int) -> int:
     return removed
 
 
-def _remove_own_events(ledger: Ledger, run: Ended, limit: int) -> int:
+def _remove_own_events(ledger: SqliteLedger, run: Ended, limit: int) -> int:
     gone = ledger.execute(
         "DELETE FROM holdfast_events WHERE number IN (SELECT number FROM holdfast_events "
         "WHERE run = ? AND run != '' AND tenant = ? ORDER BY number LIMIT ?) RETURNING number, tenant",
