@@ -1,166 +1,29 @@
-"""`Store` and `Bus`: the contracts between what happens (flow) and where it is kept.
-
-Each sentence has a test in `tests/conformance/test_store*.py` or `test_bus.py`, which every
-backend passes. The store is the truth; a bus is a wake-up and may lose, repeat or reorder.
-"""
+"""The contract of a store, which is the truth about every job."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
-import msgspec
-
-from holdfast.core.effect import Effect, Ruling
+from holdfast.core.effect import Effect, EffectPlace, Ruling
 from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.record import Kind, Record
 from holdfast.core.retention import Limits
 from holdfast.core.states import EffectState, State
-
-
-class Delivery(NamedTuple):
-    """A message: this worker may start this attempt. `(job_id, fence)` is its identity."""
-
-    worker: str
-    job_id: JobId
-    fence: int
-
-
-class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of history, mostly of a job. `number` grows over the whole store; only `Store.prune` leaves gaps."""
-
-    number: int
-    tenant: Tenant
-    job_id: JobId
-    """Empty: it is not about one job, but about its run, or about something else altogether."""
-    run: str = ""
-    """The run it belongs to; that of the job, where it is about a job. Empty if none."""
-    kind: str
-    """noun.past_verb: job.submitted, job.dispatched, attempt.refused, …"""
-    state: State | None
-    """The job's state after it; None without a job."""
-    attempt: int
-    fence: int
-    at: float
-    detail: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
-    """A new job, decided or not, and the key under which repeating it changes nothing."""
-
-    job: Job
-    key: str | None
-    digest: str
-    """Of everything the caller sent that makes the job what it is; empty without a key."""
-    alone: bool = False
-    """Only in `transact`: not to be stored while its `session` has another live job that nobody has asked to stop."""
-    records: Sequence[RecordChange] = ()
-    """New ones, written with the job if it is new; a submission that repeats one leaves them alone."""
-    notes: Sequence[Note] = ()
-    """Likewise."""
-
-
-class Accepted(NamedTuple):
-    job: Job
-    repeated: bool
-    """True: the key was used before, for the same submission; `job` is the one it made then."""
-
-
-class KeyReused(NamedTuple):
-    """The key was used before for something else."""
-
-    job_id: JobId
-
-
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """From one version of a job to the next, with everything that must happen together with it.
-
-    What a job is called and belongs to never changes. Its payload may, for as long as nobody has run it.
-    """
-
-    before: Job
-    after: Job
-    kind: str
-    detail: dict[str, Any] = {}
-    send: Delivery | None = None
-    """Published in the same transaction. Only for the store's own bus."""
-    dead_letter: str = ""
-    """A reason to keep a dead letter of `after`, with its events as evidence."""
-
-
-class Note(NamedTuple):
-    """Something that happened and changed no job, such as a refused result, or a step of a run that began."""
-
-    tenant: Tenant
-    job_id: JobId
-    """Empty: it is not about one job."""
-    kind: str
-    detail: dict[str, Any]
-    run: str = ""
-    """Where it is not about a job: the run it is about, if it is about one."""
-
-
-class RecordChange(msgspec.Struct, frozen=True, kw_only=True):
-    """From one version of a record to the next. `after` has the kind, tenant and id of what it replaces."""
-
-    after: Record
-    replaces: int
-    """The version that must be there; 0: there must be none."""
-    remove: bool = False
-    """Take the record away instead; `after` only names it."""
-
-    def __post_init__(self) -> None:
-        if not self.remove and self.after.version != self.replaces + 1:
-            raise ValueError(f"version {self.after.version} of a record cannot replace version {self.replaces}")
-
-
-class Transaction(msgspec.Struct, frozen=True, kw_only=True):
-    """Writes that happen together or not at all."""
-
-    submissions: Sequence[Submission] = ()
-    changes: Sequence[Change] = ()
-    records: Sequence[RecordChange] = ()
-    notes: Sequence[Note] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFilter:
-    state: State | None = None
-    topic: str = ""
-    """Exact, or a family ending in `*`."""
-    labels: dict[str, str] = field(default_factory=dict)
-    worker: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetter:
-    number: int
-    tenant: Tenant
-    job_id: JobId
-    topic: str
-    reason: str
-    at: float
-    job: Job
-    replayed_as: JobId | None
-
-
-class Snapshot(NamedTuple):
-    """The worker registry as its writer last saw it."""
-
-    fence: int
-    seq: int
-    at: float
-    workers: bytes
-
-
-class Pruned(NamedTuple):
-    """What one call of `prune` did."""
-
-    jobs: int
-    after: int | None
-    """Where the next batch begins; None: there is no more to look at."""
+from holdfast.ports.words import (
+    Accepted,
+    Change,
+    DeadLetter,
+    JobEvent,
+    JobFilter,
+    KeyReused,
+    Note,
+    Pruned,
+    RecordChange,
+    Snapshot,
+    Submission,
+    Transaction,
+)
 
 
 class Store(Protocol):
@@ -243,7 +106,8 @@ class Store(Protocol):
         nothing of its transaction happens, and the answer is True.
 
         Changes obey the rules of `apply`: where one is refused, so is its transaction. They may follow one
-        another: the `before` of one is then the `after` of an earlier one, of the same job or record.
+        another: the `before` of one is then the `after` of an earlier one, of the same job or record. They may
+        also follow a submission, if that is new; what follows none comes before it.
         Notes come last, and tell of a job as it is after the changes."""
 
     async def list_events(
@@ -320,17 +184,26 @@ class Store(Protocol):
         `Conflict` if it is COMMITTED."""
 
     async def resolve_effect(
-        self, tenant: Tenant, job_id: JobId, key: str, *, state: EffectState, result: bytes | None, note: str
-    ) -> Effect:
+        self, tenant: Tenant, job_id: JobId, key: str, *, state: EffectState, result: bytes | None, note: str,
+        records: Sequence[RecordChange] = (),
+    ) -> Effect:  # fmt: skip
         """A person's word on an UNKNOWN effect: COMMITTED or ABSENT. Raises `Conflict` for any other state.
 
         Jobs that were parked for it (the job itself, or a replay of it) become dispatchable in the
-        same transaction.
+        same transaction, and `records` are written in it. Raises `VersionMismatch`, and nothing
+        happened, if one of those is not at the version it names.
         """
 
     async def list_effects(
-        self, tenant: Tenant, *, state: EffectState | None = None, job_id: JobId | None = None, limit: int = 100
-    ) -> list[Effect]: ...
+        self,
+        tenant: Tenant,
+        *,
+        state: EffectState | None = None,
+        job_id: JobId | None = None,
+        after: EffectPlace | None = None,
+        limit: int = 100,
+    ) -> list[Effect]:
+        """By `EffectPlace`, those behind `after`."""
 
     # -- dead letters, workers ---------------------------------------------------------------------
 
@@ -339,7 +212,11 @@ class Store(Protocol):
     async def get_dead_letter(self, tenant: Tenant, number: int) -> DeadLetter: ...
 
     async def replay_dead_letter(self, tenant: Tenant, number: int, submission: Submission) -> Accepted:
-        """Submit a dead letter's job anew, once: the same letter again gives the job of the first replay."""
+        """Submit a dead letter's job anew, once: the same letter again gives the job of the first replay.
+
+        Raises `VersionMismatch`, and nothing happened, if a record of the submission is not at the
+        version it names.
+        """
 
     async def write_snapshot(self, snapshot: Snapshot) -> bool:
         """False, and nothing changes, unless (fence, seq) is higher than the stored one."""
@@ -363,25 +240,3 @@ class Store(Protocol):
 
     async def pruned_until(self, tenant: Tenant | None = None) -> int:
         """The highest number of the events that `prune` has removed, of one tenant or of all; 0 if none."""
-
-
-class Bus(Protocol):
-    """Carries deliveries to workers."""
-
-    @property
-    def atomic(self) -> bool:
-        """True: deliveries are published by `Change.send`, together with the state; `publish` is not used."""
-
-    async def publish(self, deliveries: Sequence[Delivery]) -> None:
-        """Raises `BusUnavailable`; `applied` is None where the bus may have taken them. The same
-        delivery again is one delivery."""
-
-    async def take(self, worker: str, *, limit: int) -> list[Delivery]:
-        """Deliveries for a worker that it has not settled. What was taken and not settled comes
-        again after a while: the answer may have been lost."""
-
-    async def settle(self, deliveries: Sequence[Delivery]) -> None:
-        """They were started, or are stale: do not deliver them again. Only after the store has committed."""
-
-    def on_arrival(self, callback: Callable[[str], None]) -> None:
-        """Call `callback(worker)` when there may be something to take. A hint."""
