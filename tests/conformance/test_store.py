@@ -13,9 +13,22 @@ from plane.jobs import ACME, OTHER, ManualRuntime, a_job, dispatched, running, s
 from plane.store_fixtures import clock, store, url  # noqa: F401
 
 from holdfast.core.job import Job, JobId, amend, step
+from holdfast.core.record import Kind, Record
 from holdfast.core.states import Event, State
-from holdfast.errors import NotFound, StoreUnavailable
-from holdfast.ports import Accepted, Change, Delivery, JobEvent, JobFilter, KeyReused, Note, Snapshot, Submission
+from holdfast.errors import NotFound, StoreUnavailable, VersionMismatch
+from holdfast.ports import (
+    Accepted,
+    Change,
+    Delivery,
+    JobEvent,
+    JobFilter,
+    KeyReused,
+    Note,
+    RecordChange,
+    Snapshot,
+    Submission,
+    Transaction,
+)
 from holdfast.stores import StoreWithBus
 
 
@@ -224,6 +237,20 @@ async def test_dead_letter_is_replayed_once(store: StoreWithBus) -> None:
     assert (await store.get_dead_letter(ACME, letter.number)).replayed_as == again.id
     with pytest.raises(NotFound):
         await store.replay_dead_letter(OTHER, letter.number, submission(a_job()))
+
+
+async def test_records_are_written_with_a_replay_or_neither_is(store: StoreWithBus) -> None:
+    await stepped(store, await running(store), Event.FAIL, dead_letter="x")
+    record = Record(kind=Kind.AUDIT, tenant=ACME, id="1", version=2, created_at=0.0, body=b"{}")
+    late = Submission(job=a_job(), key=None, digest="", records=[RecordChange(after=record, replaces=1)])
+
+    with pytest.raises(VersionMismatch):
+        await store.replay_dead_letter(ACME, 1, late)
+    assert (await store.get_dead_letter(ACME, 1)).replayed_as is None
+
+    assert await store.transact([Transaction(records=[RecordChange(after=replace(record, version=1), replaces=0)])])
+    assert not (await store.replay_dead_letter(ACME, 1, late)).repeated
+    assert await store.get_record(Kind.AUDIT, ACME, "1") == record
 
 
 # -- leases, notes, events -------------------------------------------------------------------------

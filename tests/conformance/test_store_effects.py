@@ -4,15 +4,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 from plane.jobs import ACME, OTHER, dispatched, running, stepped
 from plane.store_fixtures import clock, store, url  # noqa: F401
 
-from holdfast.core.effect import Ruling, idempotency_key
+from holdfast.core.effect import Ruling, idempotency_key, place_of
 from holdfast.core.job import PARKED_UNTIL, Job, JobId, amend, step
+from holdfast.core.record import Kind, Record
 from holdfast.core.states import EffectState, Event, Risk
-from holdfast.errors import Conflict, Invalid, NotFound, StaleAttempt
-from holdfast.ports import Change, Store
+from holdfast.errors import Conflict, Invalid, NotFound, StaleAttempt, VersionMismatch
+from holdfast.ports import Change, RecordChange, Store
 
 
 async def again(store: Store, job: Job, fence: int) -> Job:
@@ -37,6 +41,24 @@ async def test_new_effect_may_run_and_is_prepared(store: Store) -> None:
     assert (ruling, effect.state, effect.fence, effect.attempt) == (Ruling.RUN, EffectState.PREPARED, 7, 1)
     assert effect.idempotency_key == idempotency_key(ACME, job.id, "charge")
     assert await store.list_effects(ACME) == [effect]
+
+
+async def test_effects_are_listed_from_a_place_on(store: Store) -> None:
+    jobs = [await running(store, fence=7), await running(store, fence=8)]
+    for job in jobs:
+        for key in ["b", "a"]:
+            await store.prepare_effect(job.id, job.fence, key, idempotent=False)
+
+    effects = await store.list_effects(ACME)
+    places = [place_of(effect) for effect in effects]
+
+    assert len(effects) == 4
+    assert places == sorted(places)
+    for n, place in enumerate(places):
+        assert await store.list_effects(ACME, after=place, limit=2) == effects[n + 1 : n + 3]
+    assert await store.list_effects(ACME, job_id=jobs[1].id, after=places[0]) == [
+        effect for effect in effects[1:] if effect.job_id == jobs[1].id
+    ]
 
 
 async def test_only_the_running_attempt_prepares(store: Store) -> None:
@@ -243,3 +265,18 @@ async def test_job_is_not_parked_for_an_effect_that_was_resolved_meanwhile(store
     assert await store.apply([Change(before=job, after=parked, kind="job.parked")]) == [True]
 
     assert [found.id for found in await store.list_dispatchable(limit=10)] == [job.id]
+
+
+async def test_records_are_written_with_the_word_on_an_effect_or_neither_is(store: Store) -> None:
+    job = await unknown_effect(store)
+    record = Record(kind=Kind.AUDIT, tenant=ACME, id="1", created_at=0.0, body=b"{}")
+    late = RecordChange(after=replace(record, version=2), replaces=1)
+    word: dict[str, Any] = {"state": EffectState.ABSENT, "result": None, "note": "n"}
+
+    with pytest.raises(VersionMismatch):
+        await store.resolve_effect(ACME, job.id, "charge", **word, records=[late])
+    assert [effect.state for effect in await store.list_effects(ACME)] == [EffectState.UNKNOWN]
+
+    await store.resolve_effect(ACME, job.id, "charge", **word, records=[RecordChange(after=record, replaces=0)])
+    assert [effect.state for effect in await store.list_effects(ACME)] == [EffectState.ABSENT]
+    assert await store.get_record(Kind.AUDIT, ACME, "1") == record

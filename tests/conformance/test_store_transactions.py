@@ -75,6 +75,44 @@ async def test_everything_of_a_transaction_happens(store: StoreWithBus) -> None:
     assert sorted(kinds) == ["job.dispatched", "job.submitted", "run.paused"]
 
 
+async def test_a_job_is_stored_sent_and_started_by_one_transaction(store: StoreWithBus) -> None:
+    ended = await stepped(store, await submitted(store, run="r"), Event.DISPATCH, worker="w1", fence=6)
+    made = a_job(run="r", step="next")
+    sent = step(made, Event.DISPATCH, now=store.now(), worker="w1", fence=7)
+    started = step(sent, Event.START, now=store.now(), attempts=1, lease_until=store.now() + 30)
+    before = (await store.list_events(after=0, limit=100))[-1].number
+    transaction = Transaction(
+        submissions=[submission(made)],
+        changes=[
+            cancelling(store, ended),
+            Change(before=made, after=sent, kind="job.dispatched", detail={"worker": "w1"}),
+            Change(before=sent, after=started, kind="job.started", detail={"worker": "w1"}),
+        ],
+    )
+
+    assert await store.transact([transaction]) == [True]
+    assert await store.find_jobs([made.id]) == [started]
+    events = await store.list_events(after=before, limit=100)
+    assert [(event.job_id, event.kind, event.state) for event in events] == [
+        (ended.id, "job.cancelled", State.CANCELLED),
+        (made.id, "job.submitted", State.SCHEDULED),
+        (made.id, "job.dispatched", State.DISPATCHED),
+        (made.id, "job.started", State.RUNNING),
+    ]
+    assert (await store.count_jobs())[ACME, State.RUNNING] == 1
+    assert await store.list_dispatchable(limit=10) == []
+    # Once more, its answer was lost: the job has moved on from there.
+    assert await store.transact([replace(transaction, changes=transaction.changes[1:])]) == [False]
+    assert await store.find_jobs([made.id]) == [started]
+
+
+async def test_an_end_that_its_run_hears_at_once_leaves_no_result(store: StoreWithBus) -> None:
+    heard, unheard = await submitted(store, run="r"), await submitted(store, run="r")
+
+    assert await store.apply([replace(cancelling(store, heard), heard=True), cancelling(store, unheard)]) == [True] * 2
+    assert await results(store) == [unheard.id]
+
+
 @pytest.mark.parametrize("fault", ["job", "no such job", "record", "no such record", "record is there", "key"])
 async def test_nothing_of_a_transaction_happens_if_one_part_cannot(store: StoreWithBus, fault: str) -> None:
     run, job, moved = await stored(store), await submitted(store), await submitted(store)

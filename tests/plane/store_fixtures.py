@@ -1,4 +1,4 @@
-"""A store as each of its kinds: in a file with its writer's thread, in memory, in a file in place, and in Postgres."""
+"""A store as each of its kinds: in a file with its writer's thread, in memory, in a file in place, in Postgres and in Redis."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from holdfast.core.topic import Topic, Topics
 from holdfast.stores import StoreWithBus, open_store
 from plane.jobs import ManualRuntime
 from plane.postgres_schemas import fresh_schema
+from plane.redis_namespaces import fresh_namespace
 
 TOPICS = Topics((Topic(name="quick", lease_s=1.0, dispatch_timeout_s=2.0, running_timeout_s=9.0),))
+FRESH = {"postgres": fresh_schema, "redis": fresh_namespace}
+"""What is kept by a server: a place of its own there for each test."""
 TIMEOUT_S = 10.0
 """Tests share the machine: what is slow is not away."""
 
 
-@pytest.fixture(params=["file", "memory", "inline", "postgres"])
+@pytest.fixture(params=["file", "memory", "inline", "postgres", "redis"])
 def clock(request: pytest.FixtureRequest) -> ManualRuntime:
     clock = ManualRuntime(inline=request.param == "inline")
-    if request.param == "postgres":
+    if request.param in FRESH:
         clock.wall_s = time.time()  # the server's clock is a real one
     return clock
 
@@ -30,8 +33,8 @@ def clock(request: pytest.FixtureRequest) -> ManualRuntime:
 @pytest.fixture
 def url(request: pytest.FixtureRequest, running: dict[str, servers.Server | None], tmp_path: Path) -> Iterator[str]:
     kind = request.node.callspec.params["clock"]
-    if kind == "postgres":
-        with fresh_schema(running) as url:
+    if kind in FRESH:
+        with FRESH[kind](running) as url:
             yield url
     else:
         yield "sqlite:///:memory:" if kind == "memory" else f"sqlite:///{tmp_path / 'plane.db'}"

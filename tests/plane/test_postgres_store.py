@@ -1,11 +1,10 @@
-"""What is Postgres's own in the control plane's store: several planes, and answers that get lost."""
+"""What is Postgres's own in the control plane's store: answers that get lost, and planes that are stopped."""
 
 # ruff: noqa: F811  (a fixture is found by the name of a parameter)
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
@@ -15,104 +14,19 @@ import servers
 from harness import eventually
 
 from holdfast.core.job import amend
-from holdfast.core.record import Kind
 from holdfast.core.topic import Topics
 from holdfast.errors import StoreUnavailable
 from holdfast.locks.runtime import SYSTEM
-from holdfast.ports import Accepted, Change, Delivery, JobEvent, Submission, Transaction
+from holdfast.ports import Accepted, Change, Submission
 from holdfast.stores import open_store
 from holdfast.stores.postgres_link import LOST, connect
 from holdfast.stores.postgres_writer import LOCK
-from plane.jobs import ACME, a_job, replacing, sending, stored, submitted
+from plane.jobs import ACME, a_job, submitted
 from plane.postgres_schemas import PLANES, admin, opened, several, url, value  # noqa: F401
 
 
 def submission(**changes: Any) -> Submission:
     return Submission(job=a_job(**changes), key=None, digest="")
-
-
-# -- several planes --------------------------------------------------------------------------------
-
-
-async def test_reader_never_skips_an_event_that_was_numbered_lower_and_committed_later(url: str) -> None:
-    async with several(url) as stores:
-        writing = [
-            asyncio.create_task(stores[n % PLANES].submit([submission() for _ in range(1 + n % 7)])) for n in range(90)
-        ]
-        seen: list[int] = []
-        while not all(task.done() for task in writing) or await stores[0].list_events(
-            after=seen[-1] if seen else 0, limit=1
-        ):
-            after = seen[-1] if seen else 0
-            seen += [event.number for event in await stores[0].list_events(after=after, limit=50)]
-            await asyncio.sleep(0)
-
-        assert seen == list(range(1, 1 + sum(1 + n % 7 for n in range(90))))
-
-
-async def test_every_plane_hears_of_all_commits_in_order(url: str) -> None:
-    async with several(url) as stores:
-        heard: list[list[int]] = [[] for _ in stores]
-        for store, numbers in zip(stores, heard, strict=True):
-
-            def listen(events: Sequence[JobEvent], numbers: list[int] = numbers) -> None:
-                numbers.extend(event.number for event in events)
-
-            store.subscribe(listen)
-        await asyncio.sleep(0.3)  # until all of them listen; before that, polling is all there is
-        await asyncio.gather(*(submitted(stores[n % PLANES]) for n in range(60)))
-
-        async def all_heard() -> bool:
-            return all(len(numbers) == 60 for numbers in heard)
-
-        await eventually(all_heard)
-        assert heard == [list(range(1, 61))] * PLANES
-
-
-async def test_plane_is_told_what_another_one_has_sent_to_its_worker(url: str) -> None:
-    async with several(url) as stores:
-        told: list[str] = []
-        stores[1].on_arrival(told.append)
-        await asyncio.sleep(0.3)
-        job = await submitted(stores[0])
-        change = sending(stores[0], job)
-        sent = Change(before=job, after=change.after, kind="x", send=Delivery("w1", job.id, change.after.fence))
-        assert await stores[0].apply([sent]) == [True]
-
-        async def arrived() -> bool:
-            return told == ["w1"]
-
-        await eventually(arrived)
-
-
-async def test_transactions_on_the_same_records_in_any_order_all_end(url: str) -> None:
-    """Two planes that lock the same rows in opposite order would wait for each other."""
-    async with several(url) as stores:
-        records = [await stored(stores[0], id=f"r{n}") for n in range(6)]
-
-        async def write(n: int) -> bool:
-            store = stores[n % PLANES]
-            current = [await store.get_record(Kind.RUN, ACME, record.id) for record in records]
-            changes = [replacing(record, state=f"s{n}") for record in current]
-            [done] = await store.transact([Transaction(records=changes if n % 2 else changes[::-1])])
-            return done
-
-        answers = await asyncio.gather(*(write(n) for n in range(30)))
-
-        states = {(await stores[0].get_record(Kind.RUN, ACME, record.id)).state for record in records}
-        versions = {(await stores[0].get_record(Kind.RUN, ACME, record.id)).version for record in records}
-        assert len(states) == 1, "all of a transaction, or nothing"
-        assert versions == {1 + sum(answers)}
-        assert any(answers)
-
-
-async def test_of_the_same_change_at_several_planes_one_wins(url: str) -> None:
-    async with several(url) as stores:
-        jobs = [await submitted(stores[0]) for _ in range(10)]
-
-        answers = await asyncio.gather(*(store.apply([sending(store, job)]) for job in jobs for store in stores))
-
-        assert sum(done for [done] in answers) == len(jobs)
 
 
 # -- what is known when the answer is lost ---------------------------------------------------------

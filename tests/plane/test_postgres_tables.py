@@ -18,7 +18,7 @@ from holdfast.core.states import Event, State
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import StoreUnavailable
 from holdfast.ports import JobFilter, Note, RecordChange, Transaction
-from holdfast.stores.postgres_clock import ServerClock
+from holdfast.stores.server_clock import ServerClock
 from plane.jobs import ACME, a_record, new, running, sending, stepped, submitted
 from plane.postgres_schemas import PLANES, admin, opened, several, url, value  # noqa: F401
 

@@ -1,10 +1,12 @@
-"""The same commands, in the same order, some of them at once: SQLite and Postgres answer the same and keep the same."""
+"""The same commands, in the same order, some of them at once: all stores answer the same and keep the same."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -28,8 +30,8 @@ from holdfast.ports import (
 )
 from holdfast.stores import StoreWithBus, open_store
 from plane.jobs import ACME, OTHER, ManualRuntime, a_job, a_record, removing, replacing
-from plane.postgres_schemas import fresh_schema
-from plane.store_fixtures import TIMEOUT_S, TOPICS
+from plane.redis_namespaces import client, named
+from plane.store_fixtures import FRESH, TIMEOUT_S, TOPICS
 
 GROUPS = 40
 EPOCH = 1_900_000_000.0
@@ -39,9 +41,9 @@ Command = Callable[[StoreWithBus], Awaitable[Any]]
 
 
 @pytest.fixture
-def url(running: dict[str, servers.Server | None]) -> Iterator[str]:
-    with fresh_schema(running) as url:
-        yield url
+def urls(running: dict[str, servers.Server | None], tmp_path: Path) -> Iterator[list[str]]:
+    with ExitStack() as stack:
+        yield [f"sqlite:///{tmp_path}/p.db", *(stack.enter_context(fresh(running)) for fresh in FRESH.values())]
 
 
 @pytest.fixture
@@ -52,21 +54,22 @@ def clock() -> ManualRuntime:
 
 
 @pytest.fixture
-async def both(clock: ManualRuntime, url: str, tmp_path: Any) -> AsyncIterator[list[StoreWithBus]]:
-    """Both at the same time of day: Postgres's clock is not behind what has happened, so something happens in 2030."""
-    stores = [
-        open_store(each, topics=TOPICS, runtime=clock, timeout_s=TIMEOUT_S)
-        for each in (f"sqlite:///{tmp_path}/p.db", url)
-    ]
-    for store in stores:
+async def stores(clock: ManualRuntime, urls: list[str]) -> AsyncIterator[list[StoreWithBus]]:
+    """All at the same time of day: a server's clock is not behind what has happened, so something happens in 2030."""
+    stores = [open_store(url, topics=TOPICS, runtime=clock, timeout_s=TIMEOUT_S) for url in urls]
+    for store, url in zip(stores, urls, strict=True):
+        if url.startswith("redis"):
+            with client(url) as raw:
+                raw.hset(named(url, "numbers"), "at", str(EPOCH))
         await store.open()
         await store.add_notes([Note(ACME, JobId(""), "policy.published", {})])
-    await stores[1].close()
-    server, _, schema = url.partition("?search_path=")
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"UPDATE {schema}.holdfast_events SET at = {EPOCH}".encode())
-    await stores[1].open()
-    assert stores[0].now() == stores[1].now() == EPOCH
+        if url.startswith("postgres"):
+            await store.close()
+            server, _, schema = url.partition("?search_path=")
+            with psycopg.connect(server, autocommit=True) as connection:
+                connection.execute(f"UPDATE {schema}.holdfast_events SET at = {EPOCH}".encode())
+            await store.open()
+    assert {store.now() for store in stores} == {EPOCH}
     yield stores
     for store in stores:
         await store.close()
@@ -255,24 +258,30 @@ async def prune(store: Store, limits: Limits) -> int:
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_stores_answer_the_same_and_keep_the_same(
-    both: list[StoreWithBus], clock: ManualRuntime, seed: int
+    stores: list[StoreWithBus], clock: ManualRuntime, seed: int
 ) -> None:
+    first, *others = stores
     chance = Chance(seed)
     for _ in range(GROUPS):
-        chance.now = both[0].now()
+        chance.now = first.now()
         commands = [chance.command() for _ in range(5)]
 
-        sqlite, postgres = [await answers(store, commands) for store in both]
+        answered = await answers(first, commands)
+        kept = await everything(first)
 
-        assert postgres == sqlite
-        kept, kept_too = [await everything(store) for store in both]
-        for what, found in kept.items():
-            assert (what, kept_too[what]) == (what, found)
+        for store in others:
+            assert await answers(store, commands) == answered
+            kept_too = await everything(store)
+            for what, found in kept.items():
+                assert (what, kept_too[what]) == (what, found)
         chance.past += [job for job in chance.jobs.values() if job not in kept["jobs"]]
         chance.jobs = {job.id: job for job in kept["jobs"]}
         chance.records = {(r.kind, r.tenant, r.id): r for records in kept["records"] for r in records}
         clock.advance(1.0)
     clock.advance(100)
-    limits = Limits(both[0].now() - 105, both[0].now() - 110)
-    assert await prune(both[1], limits) == await prune(both[0], limits)
-    assert await everything(both[1]) == await everything(both[0])
+    limits = Limits(first.now() - 105, first.now() - 110)
+    pruned = await prune(first, limits)
+    kept = await everything(first)
+    for store in others:
+        assert await prune(store, limits) == pruned
+        assert await everything(store) == kept

@@ -5,17 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
+from holdfast.core.inspection import Inspection
 from holdfast.core.topic import Topics
 from holdfast.ports import Delivery, Store
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from holdfast.locks.runtime import Runtime
+    from holdfast.stores.portable import Portable
 
 TIMEOUT_S = 2.0
 
-_BACKENDS = {"sqlite": "sqlite", "postgresql": "postgres", "postgres": "postgres"}
+NAMESPACE = "holdfast"
+"""Of a plane whose URL names none (`?namespace=…`)."""
+
+_BACKENDS = {
+    "sqlite": "sqlite",
+    "postgresql": "postgres",
+    "postgres": "postgres",
+    "redis": "redis",
+    "rediss": "redis",
+    "unix": "redis",
+    "redis+sentinel": "redis",
+    "rediss+sentinel": "redis",
+    "redis+cluster": "redis",
+    "rediss+cluster": "redis",
+    "valkey": "redis",
+    "valkeys": "redis",
+}
+
+_OF_ONE_PROCESS = {"sqlite"}
 
 
 class StoreWithBus(Store, Protocol):
@@ -37,18 +59,45 @@ def open_store(url: str, *, topics: Topics, runtime: Runtime, timeout_s: float =
     `topics` tell when a job may need recovery (`recovery.next_look`): they must be those of the
     reconciler.
     """
+    module = _backend(url)
+    store: StoreWithBus = module.open_store(url, topics=topics, runtime=runtime, timeout_s=timeout_s)
+    return store
+
+
+async def inspect_store(url: str, *, runtime: Runtime, timeout_s: float = TIMEOUT_S) -> Inspection:
+    """What the store that a URL names says of itself; changes nothing in it. Raises as `open_store` and `Store.open`."""
+    found: Inspection = await _backend(url, "_inspect").inspect(url, runtime=runtime, timeout_s=timeout_s)
+    return found
+
+
+def open_portable(url: str, *, runtime: Runtime) -> Portable:
+    """The store a URL names, to be read or filled as a whole. Raises as `open_store`."""
+    portable: Portable = _backend(url, "_portable").open_portable(url, runtime=runtime)
+    return portable
+
+
+def is_shared(url: str) -> bool:
+    """Whether several processes may work on the store, because each hears of what the others have committed."""
+    return _scheme_of(url) not in _OF_ONE_PROCESS
+
+
+def _backend(url: str, part: str = "") -> ModuleType:
     backend = _BACKENDS.get(_scheme_of(url))
     if backend is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted(_BACKENDS))
         raise ValueError(f"no store serves this URL; use one of {known}")
     try:
-        module = import_module(f"holdfast.stores.{backend}")
+        return import_module(f"holdfast.stores.{backend}{part}")
     except ModuleNotFoundError as missing:
         raise ValueError(
             f"this store needs the package {missing.name!r}: pip install 'holdfast[{backend}]'"
         ) from missing
-    store: StoreWithBus = module.open_store(url, topics=topics, runtime=runtime, timeout_s=timeout_s)
-    return store
+
+
+def lock_prefix(url: str) -> str:
+    """What the keys of the locks begin with, of a plane that this URL names: two in one server share none."""
+    [namespace] = parse_qs(urlsplit(url).query).get("namespace", [NAMESPACE])
+    return f"{namespace}:"
 
 
 def _scheme_of(url: str) -> str:

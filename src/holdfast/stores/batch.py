@@ -72,7 +72,7 @@ class Needs:
         self.versions.add(before.id)
         if after.session:
             self.sessions.add((after.tenant, after.session))
-        if after.run and after.state in TERMINAL:
+        if after.run and after.state in TERMINAL and not change.heard:
             self.records.add((Kind.RESULT.value, after.tenant, after.id))
         if before.state is State.RUNNING or after.not_before >= PARKED_UNTIL:
             self.origins.add(after.origin)

@@ -5,14 +5,17 @@ Refusals are returned, not raised: the transaction belongs to others too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from holdfast.core.effect import Effect, Ruling, idempotency_key, rule_on_repeat
 from holdfast.core.job import Job, JobId, Tenant, amend
 from holdfast.core.states import EffectState, State
-from holdfast.errors import Conflict, KeyReused, NotFound, StaleAttempt
-from holdfast.ports import Accepted, Change, Submission
+from holdfast.errors import Conflict, Invalid, KeyReused, NotFound, StaleAttempt, VersionMismatch
+from holdfast.ports import Accepted, Change, RecordChange, Submission
 from holdfast.stores.ledger import Ledger, TopicOf
+from holdfast.stores.transactions import may_change_records
 
 _TOLD = {EffectState.COMMITTED: "effect.committed", EffectState.ABSENT: "effect.absent"}
 """A worker's late word."""
@@ -91,28 +94,35 @@ def resolve(
     tenant: Tenant,
     job_id: JobId,
     key: str,
+    topic_of: TopicOf,
     *,
     state: EffectState,
     result: bytes | None,
     note: str,
-    topic_of: TopicOf,
-) -> Effect | NotFound | Conflict:
+    records: Sequence[RecordChange],
+) -> Effect | NotFound | Conflict | Invalid:
+    if state not in (EffectState.COMMITTED, EffectState.ABSENT):
+        return Invalid(f"an effect is resolved as committed or absent, not as {state}")
     job = ledger.find_job(job_id)
     known = None if job is None else ledger.find_effect(job.origin, key)
     if job is None or known is None or known.tenant != tenant:
         return NotFound(f"job {job_id} has no effect {key!r}")
     if known.state is not EffectState.UNKNOWN:
         return Conflict(f"effect {key!r} of job {job_id} is {known.state}: only an unknown one is resolved")
+    if not may_change_records(ledger, records):
+        return _moved()
     resolved = replace(known, state=state, result=result, settled_at=ledger.now, note=note)
     ledger.write_effect(resolved)
     ledger.tell(job, "effect.resolved", {"key": key, "as": state, "note": note})
     _unpark(ledger, job, key, topic_of)
+    for change in records:
+        ledger.write_record(change)
     return resolved
 
 
 def replay_dead_letter(
     ledger: Ledger, tenant: Tenant, number: int, submission: Submission, topic_of: TopicOf
-) -> Accepted | NotFound | KeyReused:
+) -> Accepted | NotFound | KeyReused | VersionMismatch:
     letter = ledger.find_dead_letter(tenant, number)
     if letter is None:
         return NotFound(f"no dead letter {number}")
@@ -120,6 +130,8 @@ def replay_dead_letter(
         first = ledger.find_job(letter.replayed_as)
         assert first is not None
         return Accepted(first, repeated=True)
+    if not may_change_records(ledger, submission.records):
+        return _moved()
     answer = ledger.submit_one(submission, topic_of)
     if not isinstance(answer, Accepted):
         return KeyReused(f"this key was used for another request; it made job {answer.job_id}")
@@ -133,6 +145,10 @@ def _unpark(ledger: Ledger, job: Job, key: str, topic_of: TopicOf) -> None:
     for parked in ledger.list_parked(job.origin):
         unparked = amend(parked, not_before=ledger.now)
         ledger.apply([Change(before=parked, after=unparked, kind="job.unblocked", detail={"effect": key})], topic_of)
+
+
+def _moved() -> VersionMismatch:
+    return VersionMismatch("a record that belongs to it has changed; try again")
 
 
 def _stale(job: Job, fence: int, *, current: int) -> StaleAttempt:

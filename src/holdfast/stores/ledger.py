@@ -83,7 +83,7 @@ class Ledger(ABC):
         # PREPARED effects count too: what this attempt had begun becomes unknown with this very change.
         if after.not_before >= PARKED_UNTIL and not self.has_open_effects(after.origin):
             after = replace(after, not_before=self.now)  # the word it would wait for has come already
-        if not self._replace(before, after, topic_of):
+        if not self._replace(before, after, topic_of, heard=change.heard):
             return False
         if before.state is State.DISPATCHED and after.state is not State.DISPATCHED:
             self.settle([Delivery(before.worker, before.id, before.fence)])
@@ -98,13 +98,13 @@ class Ledger(ABC):
             self.add_dead_letter(after, change.dead_letter)
         return True
 
-    def _replace(self, before: Job, after: Job, topic_of: TopicOf) -> bool:
+    def _replace(self, before: Job, after: Job, topic_of: TopicOf, *, heard: bool = False) -> bool:
         if not self.replace_job(before, after, look_at(after, topic_of)):
             return False
         if before.state is not after.state:
             self._count(before, -1)
             self._count(after, +1)
-            if after.run and after.state in TERMINAL:
+            if after.run and after.state in TERMINAL and not heard:
                 self._leave_result(after)
         if after.session and (before.state is not after.state or before.not_before != after.not_before):
             self.arrange(after)

@@ -17,15 +17,16 @@ from holdfast.ports import Delivery, JobEvent, Pruned, Snapshot
 from holdfast.stores import postgres_retention as retention
 from holdfast.stores import postgres_run_retention as run_retention
 from holdfast.stores.batch import BatchLedger
-from holdfast.stores.postgres_clock import ServerClock
+from holdfast.stores.batch_writer import BatchWriter
+from holdfast.stores.news import News
 from holdfast.stores.postgres_flush import SETTLE
 from holdfast.stores.postgres_link import Lines, connect, hang_up, translated
-from holdfast.stores.postgres_news import News
 from holdfast.stores.postgres_reads import Reads
 from holdfast.stores.postgres_records import RecordReads
 from holdfast.stores.postgres_rows import DELIVERY, arrays_of
 from holdfast.stores.postgres_schema import prepare
-from holdfast.stores.postgres_writer import LOCK, Writer
+from holdfast.stores.postgres_writer import BATCH_MAX, LOCK, PostgresBatches
+from holdfast.stores.server_clock import ServerClock
 
 if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
@@ -51,7 +52,7 @@ _SNAPSHOT = """
 class Database:
     def __init__(self, url: str, subject: str, *, topics: Topics, runtime: Runtime, timeout_s: float) -> None:
         self._url = url
-        self._subject = subject
+        self.subject = subject
         self._topics = topics
         self._runtime = runtime
         self._timeout_s = timeout_s
@@ -62,7 +63,7 @@ class Database:
         self.reads = Reads(self._lines)
         self.records = RecordReads(self._lines)
         self.news = News(runtime.token()[:16], self._read_events)
-        self.writer: Writer | None = None
+        self.writer: BatchWriter | None = None
 
     async def open(self) -> None:
         if self.writer is not None:
@@ -70,7 +71,7 @@ class Database:
         try:
             connection = await connect(self._url, timeout_s=self._timeout_s)
             try:
-                await prepare(connection, self._subject, self._topics)
+                await prepare(connection, self.subject, self._topics)
                 start = await connection.fetchrow(_START)
                 # A server may come up with a clock that is behind: what is in its tables has happened before.
                 self.clock.start(max(start["now"], start["last_at"] or 0.0))
@@ -79,18 +80,20 @@ class Database:
         except ValueError:
             raise Invalid("the store's URL cannot be used; check its port, and what follows its '?'") from None
         except FAILURES as failure:
-            raise translated(failure, self._subject, applied=False) from None
+            raise translated(failure, self.subject, applied=False) from None
         self.news.start(start["last"] or 0)
         self._lines.open()
         channel = f"holdfast_plane_{sha256(start['schema'].encode()).hexdigest()[:16]}"
-        self.writer = Writer(
+        batches = PostgresBatches(
             self._url,
-            self._subject,
+            self.subject,
             channel=channel,
             timeout_s=self._timeout_s,
             now=self.clock.now,
             words=self._words,
-            committed=self._committed,
+        )
+        self.writer = BatchWriter(
+            self.subject, batches, batch_max=BATCH_MAX, timeout_s=self._timeout_s, committed=self._committed
         )
         self._listener = Listener(self._url, channel, self.news.heard, runtime=self._runtime, timeout_s=self._timeout_s)
         self._clock_task = asyncio.create_task(self._follow_clock(), name="holdfast-postgres-clock")

@@ -84,7 +84,7 @@ _REMOVE_RECORDS = f"""
 """  # noqa: S608  (names of columns)
 # Who is next is worked out when a job of the session changes, not when jobs are listed: neither many sessions
 # nor one with many jobs cost the list anything.
-_ARRANGE = f"""
+ARRANGE = f"""
     WITH turn AS (
         SELECT x.tenant, x.session, CASE WHEN NOT EXISTS (
             SELECT FROM holdfast_jobs w WHERE w.tenant = x.tenant AND w.session = x.session AND w.session <> ''
@@ -132,7 +132,7 @@ async def flush(connection: Writes, ledger: BatchLedger, *, channel: str, words:
         await execute(_REPLACE_BOUNDS, *arrays_of(("id", *BOUNDS), bounds))
     await _flush_beside_jobs(connection, ledger)
     if ledger.stirred_sessions:
-        await execute(_ARRANGE, *arrays_of(("tenant", "session"), sorted(ledger.stirred_sessions)))
+        await execute(ARRANGE, *arrays_of(("tenant", "session"), sorted(ledger.stirred_sessions)))
     if ledger.events or ledger.counts:
         moved = [(tenant, state.value, delta) for (tenant, state), delta in ledger.counts.items() if delta]
         await execute(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from holdfast.core.effect import Effect
+from holdfast.core.effect import Effect, EffectPlace
 from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.states import EffectState, State
 from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Snapshot
+from holdfast.stores.place import Without
 from holdfast.stores.postgres_link import Lines
 from holdfast.stores.postgres_rows import DELIVERY, SELECT_EFFECT, SELECT_EVENT, SELECT_JOB, arrays_of, rows_of
 from holdfast.stores.rows import effect_of, event_of, job_of
@@ -62,14 +63,6 @@ _DISPATCHABLE = f"""
     LEFT JOIN LATERAL ({SELECT_JOB} WHERE id = chosen.id) j ON true
     ORDER BY chosen.round, chosen.not_before, chosen.id
 """  # noqa: S608  (names of columns)
-
-
-class Without(NamedTuple):
-    """What `list_dispatchable` leaves out."""
-
-    topics: Sequence[str] = ()
-    tenants: Sequence[str] = ()
-    keys: Sequence[str] = ()
 
 
 class Reads:
@@ -191,13 +184,15 @@ class Reads:
         return {(Tenant(tenant), topic, key): jobs for tenant, topic, key, jobs in rows}
 
     async def list_effects(
-        self, tenant: Tenant, state: EffectState | None, job_id: JobId | None, limit: int
+        self, tenant: Tenant, state: EffectState | None, job_id: JobId | None, after: EffectPlace | None, limit: int
     ) -> list[Effect]:
         where = Where("tenant = ?", tenant)
         if state is not None:
             where.also(f"state = '{state}'")
         if job_id is not None:
             where.also("job_id = ?", job_id)
+        if after is not None:
+            where.also("(prepared_at, job_id, key) > (?, ?, ?)", *after)
         rows = await self._fetch(
             f"{SELECT_EFFECT} WHERE {where} ORDER BY prepared_at, job_id, key {where.limit(limit)}", *where.values
         )
@@ -242,6 +237,12 @@ class Reads:
             "SELECT worker, job_id, fence FROM holdfast_deliveries WHERE worker = $1 ORDER BY fence, job_id LIMIT $2",
             worker,
             limit,
+        )
+        return [Delivery(*row) for row in rows]
+
+    async def list_outbox(self, limit: int) -> list[Delivery]:
+        rows = await self._fetch(
+            "SELECT worker, job_id, fence FROM holdfast_deliveries ORDER BY fence, job_id LIMIT $1", limit
         )
         return [Delivery(*row) for row in rows]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.core.job import Job
-from holdfast.stores.rows import ANEW, EFFECT, EVENT, ONCE, RECORD, values_anew, values_once
+from holdfast.stores.rows import ANEW, EFFECT, EVENT, ONCE, RECORD, limit_key, values_anew, values_once
 
 _TYPES = {
     **dict.fromkeys(("payload", "result", "body", "workers"), "bytea"),
@@ -64,9 +64,3 @@ def new_job_values(job: Job, look_at: float | None) -> tuple[Any, ...]:
 def replaced_job_values(job: Job, look_at: float | None, replaces: int) -> tuple[Any, ...]:
     """In the order of `REPLACED_JOB`."""
     return (*values_anew(job), look_at, limit_key(job), job.id, replaces)
-
-
-def limit_key(job: Job) -> str:
-    """Of the limit that the job's decision names; empty if none."""
-    limit = job.decision.get("concurrency") if job.decision else None
-    return (limit.get("key") or "") if limit else ""

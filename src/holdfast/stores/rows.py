@@ -109,6 +109,12 @@ def values_anew(job: Job) -> tuple[Any, ...]:
     )
 
 
+def limit_key(job: Job) -> str:
+    """Of the limit that the job's decision names; empty if none."""
+    limit = job.decision.get("concurrency") if job.decision else None
+    return (limit.get("key") or "") if limit else ""
+
+
 def job_of(row: tuple[Any, ...]) -> Job:
     """A row of `ONCE` and `ANEW`; what follows them is ignored."""
     return Job(

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, TypeVar
 
 import apsw
 
-from holdfast.core.effect import Effect, Ruling
+from holdfast.core.effect import Effect, EffectPlace, Ruling
 from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.record import Kind, Record
 from holdfast.core.retention import Limits
 from holdfast.core.states import EffectState, State
 from holdfast.core.topic import Topics
-from holdfast.errors import HoldfastError, Invalid, NotFound, StoreUnavailable
-from holdfast.locks.errors import LockError, Unavailable
+from holdfast.errors import HoldfastError, NotFound, StoreUnavailable
+from holdfast.locks.errors import LockError
 from holdfast.locks.stores import shown
 from holdfast.locks.stores.sqlite import path_of
 from holdfast.locks.stores.sqlite_calls import Calls
-from holdfast.locks.stores.sqlite_writer import BUSY_TIMEOUT_MS, MEMORY, join
+from holdfast.locks.stores.sqlite_writer import MEMORY, join
 from holdfast.ports import (
     Accepted,
     Change,
@@ -36,6 +36,7 @@ from holdfast.ports import (
     KeyReused,
     Note,
     Pruned,
+    RecordChange,
     Snapshot,
     Submission,
     Transaction,
@@ -44,7 +45,7 @@ from holdfast.stores import effects
 from holdfast.stores import sqlite_records as records
 from holdfast.stores import sqlite_retention as retention
 from holdfast.stores import sqlite_run_retention as run_retention
-from holdfast.stores.sqlite_file import PlanePart
+from holdfast.stores.sqlite_file import PlanePart, open_reader, translated
 from holdfast.stores.sqlite_jobs import SqliteLedger
 from holdfast.stores.sqlite_reads import Reads, Turns, Without
 from holdfast.stores.sqlite_sessions import list_session
@@ -90,7 +91,7 @@ class SqliteStore:
             else:
                 await loop.run_in_executor(None, self._join)
         except LockError as error:
-            raise _translated(error) from error
+            raise translated(error) from error
         self._calls = Calls(self._part.writer, self._part, shown=self._url, timeout_s=self._timeout_s)
         self._part.listen(self, loop)
 
@@ -238,20 +239,25 @@ class SqliteStore:
         )
 
     async def resolve_effect(
-        self, tenant: Tenant, job_id: JobId, key: str, *, state: EffectState, result: bytes | None, note: str
-    ) -> Effect:
-        if state not in (EffectState.COMMITTED, EffectState.ABSENT):
-            raise Invalid(f"an effect is resolved as committed or absent, not as {state}")
+        self, tenant: Tenant, job_id: JobId, key: str, *, state: EffectState, result: bytes | None, note: str,
+        records: Sequence[RecordChange] = (),
+    ) -> Effect:  # fmt: skip
         return await self._write(
             lambda ledger: effects.resolve(
-                ledger, tenant, job_id, key, state=state, result=result, note=note, topic_of=self._topic_of
+                ledger, tenant, job_id, key, self._topic_of, state=state, result=result, note=note, records=records
             )
         )
 
     async def list_effects(
-        self, tenant: Tenant, *, state: EffectState | None = None, job_id: JobId | None = None, limit: int = 100
+        self,
+        tenant: Tenant,
+        *,
+        state: EffectState | None = None,
+        job_id: JobId | None = None,
+        after: EffectPlace | None = None,
+        limit: int = 100,
     ) -> list[Effect]:
-        return await self._scan(lambda reads: reads.list_effects(tenant, state, job_id, limit))
+        return await self._scan(lambda reads: reads.list_effects(tenant, state, job_id, after, limit))
 
     # -- dead letters, workers ---------------------------------------------------------------------
 
@@ -297,6 +303,9 @@ class SqliteStore:
     async def list_deliveries(self, worker: str, *, limit: int) -> list[Delivery]:
         return await self._read(lambda reads: reads.list_deliveries(worker, limit))
 
+    async def list_outbox(self, *, limit: int) -> list[Delivery]:
+        return await self._read(lambda reads: reads.list_outbox(limit))
+
     async def settle_deliveries(self, deliveries: Sequence[Delivery]) -> None:
         """Remove them. Mostly the change that started the job has done so already: then nothing is written."""
         left = await self._read(lambda reads: [d for d in deliveries if reads.has_delivery(d)])
@@ -321,21 +330,17 @@ class SqliteStore:
         try:
             part.writer.prepare(lambda connection: part.adopt_topics(connection, self._topics))
             if not self._path.startswith(MEMORY):
-                self._reader, self._scanner = self._connect(), self._connect()
+                self._reader, self._scanner = open_reader(self._path), open_reader(self._path)
         except BaseException:
             self._leave()
             raise
 
-    def _connect(self) -> apsw.Connection:
-        connection = apsw.Connection(self._path)
-        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-        connection.execute("PRAGMA query_only = ON")
-        return connection
-
     def _leave(self) -> None:
-        for connection in (self._reader, self._scanner):
-            if connection is not None:
-                connection.close()
+        if self._reader is not None:
+            self._reader.close()
+        if self._scanner is not None:
+            with self._scanning:  # a scan goes on when its caller has been cancelled
+                self._scanner.close()
         self._reader = self._scanner = None
         self._part.writer.leave()
 
@@ -343,7 +348,7 @@ class SqliteStore:
         try:
             answer: T = await self._open_calls().call(verb, urgent=urgent)
         except LockError as error:
-            raise _translated(error) from error
+            raise translated(error) from error
         return answer
 
     async def _read(self, question: Callable[[Reads], T]) -> T:
@@ -373,7 +378,7 @@ class SqliteStore:
             finally:
                 connection.execute("COMMIT")
         except apsw.Error as error:
-            raise _translated(self._part.writer.typed(error)) from error
+            raise translated(self._part.writer.typed(error)) from error
 
     def _read_in_memory(self, question: Callable[[Reads], T]) -> Awaitable[T]:
         """A database in memory has one connection: the writer's."""
@@ -389,11 +394,3 @@ class SqliteStore:
         if self._calls is None:
             raise StoreUnavailable(self._url, "the store is not open", applied=False)
         return self._calls
-
-
-def _translated(error: LockError) -> HoldfastError:
-    """The file's errors are typed by the lock library, which knows nothing of the control plane."""
-    if isinstance(error.__cause__, ValueError) and isinstance(error, Unavailable):
-        return Invalid(f"this cannot be stored: {type(error.__cause__).__name__}")
-    subject, _, detail = str(error).partition(": ")
-    return StoreUnavailable(subject, detail, applied=error.applied if isinstance(error, Unavailable) else False)

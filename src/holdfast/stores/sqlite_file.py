@@ -8,17 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import apsw
+
 from holdfast.core.recovery import next_look
 from holdfast.core.topic import Topics
-from holdfast.locks.errors import StoreRefused
+from holdfast.errors import HoldfastError, Invalid, StoreUnavailable
+from holdfast.locks.errors import LockError, StoreRefused, Unavailable
+from holdfast.locks.stores.sqlite_writer import BUSY_TIMEOUT_MS
 from holdfast.ports import JobEvent
 from holdfast.stores.rows import job_of
 from holdfast.stores.sqlite_jobs import SqliteLedger
 from holdfast.stores.sqlite_rows import SELECT_JOB
 
 if TYPE_CHECKING:
-    import apsw
-
     from holdfast.locks.runtime import Runtime
     from holdfast.locks.stores.sqlite_writer import Writer
 
@@ -44,6 +46,22 @@ CHECKED_BYTES_MAX = 64 * 1024 * 1024
 larger one is found when it is read, and refused then."""
 
 _SCHEMA = Path(__file__).with_name("sqlite.sql")
+
+
+def open_reader(path: str) -> apsw.Connection:
+    """A connection that writes nothing, and waits for nobody who does."""
+    connection = apsw.Connection(path)
+    connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def translated(error: LockError) -> HoldfastError:
+    """The file's errors are typed by the lock library, which knows nothing of the control plane."""
+    if isinstance(error.__cause__, ValueError) and isinstance(error, Unavailable):
+        return Invalid(f"this cannot be stored: {type(error.__cause__).__name__}")
+    subject, _, detail = str(error).partition(": ")
+    return StoreUnavailable(subject, detail, applied=error.applied if isinstance(error, Unavailable) else False)
 
 
 class Listener(Protocol):

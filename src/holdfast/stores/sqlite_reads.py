@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.core.effect import Effect
+from holdfast.core.effect import Effect, EffectPlace
 from holdfast.core.job import PARKED_UNTIL, Job, JobId, Tenant
 from holdfast.core.states import EffectState, State
 from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Snapshot
@@ -238,7 +238,9 @@ class Reads:
         ).fetchone()
         return None if row is None else effect_of(row)
 
-    def list_effects(self, tenant: Tenant, state: EffectState | None, job_id: JobId | None, limit: int) -> list[Effect]:
+    def list_effects(
+        self, tenant: Tenant, state: EffectState | None, job_id: JobId | None, after: EffectPlace | None, limit: int
+    ) -> list[Effect]:
         where: list[str] = ["tenant = ?"]
         values: list[Any] = [tenant]
         if state is not None:
@@ -246,6 +248,9 @@ class Reads:
         if job_id is not None:
             where.append("job_id = ?")
             values.append(job_id)
+        if after is not None:
+            where.append("(prepared_at, job_id, key) > (?, ?, ?)")
+            values += after
         rows = self.execute(
             f"{SELECT_EFFECT} WHERE {' AND '.join(where)} ORDER BY prepared_at, job_id, key LIMIT ?",
             (*values, limit),
@@ -291,6 +296,12 @@ class Reads:
         rows = self.execute(
             "SELECT worker, job_id, fence FROM holdfast_deliveries WHERE worker = ? ORDER BY fence, job_id LIMIT ?",
             (worker, limit),
+        )
+        return [Delivery(*row) for row in rows.fetchall()]
+
+    def list_outbox(self, limit: int) -> list[Delivery]:
+        rows = self.execute(
+            "SELECT worker, job_id, fence FROM holdfast_deliveries ORDER BY fence, job_id LIMIT ?", (limit,)
         )
         return [Delivery(*row) for row in rows.fetchall()]
 

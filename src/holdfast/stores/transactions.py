@@ -6,9 +6,9 @@ writer's own transaction belongs to others too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from holdfast.core.job import Job
+from holdfast.core.job import Job, JobId
 from holdfast.core.record import Kind
 from holdfast.core.states import State
 from holdfast.ports import Change, RecordChange, Submission, Transaction
@@ -25,16 +25,18 @@ def _transact(ledger: Ledger, transaction: Transaction, topic_of: TopicOf) -> bo
     alone = [submission for submission in transaction.submissions if submission.alone]
     if any(_is_repeated(ledger, submission) for submission in alone):
         return True  # what it asks to stop may be what it submitted the first time
+    new = _new_jobs(ledger, transaction)
     possible = (
-        _may_change_jobs(ledger, transaction.changes)
-        and _may_change_records(ledger, transaction.records)
+        _may_change_jobs(ledger, transaction.changes, new)
+        and may_change_records(ledger, transaction.records)
         and all(_may_be_alone(ledger, submission.job, transaction.changes) for submission in alone)
     )
     if not possible:
         return False
+    written = ledger.apply([change for change in transaction.changes if change.before.id not in new], topic_of)
     for submission in transaction.submissions:
         ledger.submit_one(submission, topic_of)
-    written = ledger.apply(transaction.changes, topic_of)
+    written += ledger.apply([change for change in transaction.changes if change.before.id in new], topic_of)
     assert all(written), "what was checked has changed within one transaction"
     for change in transaction.records:
         ledger.write_record(change)
@@ -42,8 +44,18 @@ def _transact(ledger: Ledger, transaction: Transaction, topic_of: TopicOf) -> bo
     return True
 
 
-def _may_change_jobs(ledger: Ledger, changes: Sequence[Change]) -> bool:
-    versions: dict[str, int | None] = {}
+def _new_jobs(ledger: Ledger, transaction: Transaction) -> dict[JobId, int]:
+    """The versions of the jobs that it submits and then changes."""
+    changed = {change.before.id for change in transaction.changes}
+    return {
+        submission.job.id: submission.job.version
+        for submission in transaction.submissions
+        if submission.job.id in changed and not _is_repeated(ledger, submission)
+    }
+
+
+def _may_change_jobs(ledger: Ledger, changes: Sequence[Change], new: Mapping[JobId, int]) -> bool:
+    versions: dict[JobId, int | None] = dict(new)
     woken: set[tuple[str, str]] = set()
     for change in changes:
         before, after = change.before, change.after
@@ -60,7 +72,8 @@ def _may_change_jobs(ledger: Ledger, changes: Sequence[Change]) -> bool:
     return True
 
 
-def _may_change_records(ledger: Ledger, changes: Sequence[RecordChange]) -> bool:
+def may_change_records(ledger: Ledger, changes: Sequence[RecordChange]) -> bool:
+    """Whether each is at the version that its change names."""
     versions: dict[tuple[Kind, str, str], int] = {}
     for change in changes:
         record = change.after

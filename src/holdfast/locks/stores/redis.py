@@ -24,7 +24,8 @@ from holdfast.locks.port import (
 from holdfast.locks.runtime import Runtime
 from holdfast.locks.stores.redis_blocking import RedisBlockingStore
 from holdfast.locks.stores.redis_cluster import ClusterLink, check_key
-from holdfast.locks.stores.redis_link import Run, WireLink
+from holdfast.locks.stores.redis_connection import Run
+from holdfast.locks.stores.redis_link import WireLink
 from holdfast.locks.stores.redis_sentinel import find_primary
 from holdfast.locks.stores.redis_wire import (
     ENDLESS_MS,

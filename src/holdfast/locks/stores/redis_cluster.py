@@ -10,7 +10,8 @@ from functools import cache
 
 from holdfast.locks.errors import LockError, Unavailable
 from holdfast.locks.port import WakeCallback
-from holdfast.locks.stores.redis_link import Run, WireLink
+from holdfast.locks.stores.redis_connection import Run
+from holdfast.locks.stores.redis_link import WireLink
 from holdfast.locks.stores.redis_wire import Address, Caller, Reply, ReplyError, bulk, in_parts
 
 SLOTS = 16384

@@ -98,6 +98,7 @@ def parse_url(url: str) -> Target:
         tls=_tls(options) if scheme in ("rediss", "valkeys") else None,
     )
     sentinel_password = options.pop("sentinel_password", "") if kind == "sentinel" else ""
+    options.pop("namespace", None)  # where the control plane keeps its keys; locks have a prefix of their own
     if options:
         raise ValueError(f"{scheme} URL: no such option: {', '.join(sorted(options))}")
     if kind == "unix":
@@ -230,9 +231,10 @@ def _parse(received: bytes, start: int) -> tuple[Reply, int] | None:
     if end < 0:
         return None
     kind, head = received[start : start + 1], received[start + 1 : end]
-    if kind == b"$":
+    if kind in b"$=":
         stop = end + 2 + int(head)
-        return (received[end + 2 : stop], stop + 2) if len(received) >= stop + 2 else None
+        first = end + (2 if kind == b"$" else 6)  # "=": text that begins with what kind of text it is
+        return (received[first:stop], stop + 2) if len(received) >= stop + 2 else None
     if kind == b":":
         return int(head), end + 2
     if kind == b"-":

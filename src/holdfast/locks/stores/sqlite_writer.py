@@ -336,7 +336,9 @@ class Writer:
             case LockError():
                 return error
             case apsw.FullError():
-                return StoreRefused(self.shown, "the disk is full, nothing was written", next_step="Free some space")
+                return StoreRefused(
+                    self.shown, "the disk is full, nothing was written", next_step="Free some space", full=True
+                )
             case apsw.ReadOnlyError() | PermissionError():
                 return StoreRefused(
                     self.shown, "the file is read-only", next_step="Check the owner and mode of file and folder"

@@ -1,4 +1,4 @@
-"""Who is told of commits: listeners in this process at once, other planes by NOTIFY.
+"""Who is told of commits: listeners in this process at once, other planes by a word of the store (NOTIFY, pub/sub).
 
 Events are handed on in the order of their numbers, whoever wrote them. What another plane wrote is read from the table,
 for a notification only says how far there is news. All of it is a hint: nobody is told when nothing could be heard.
@@ -18,7 +18,7 @@ READ_MAX = 500
 BEHIND_MAX = 5000
 """Whoever is this many events behind is not told of the oldest: they are in the table."""
 WORD_BYTES_MAX = 7000
-"""Postgres takes 8,000."""
+"""What every store takes: Postgres 8,000."""
 
 
 class Word(msgspec.Struct, array_like=True):
@@ -97,7 +97,7 @@ class News:
     def _look_until(self, number: int) -> None:
         self._known = max(self._known, number)
         if self._task is None and self._known > self._told and self._open:
-            self._task = asyncio.create_task(self._catch_up(), name="holdfast-postgres-news")
+            self._task = asyncio.create_task(self._catch_up(), name="holdfast-store-news")
 
     async def _catch_up(self) -> None:
         try:

@@ -1,0 +1,156 @@
+"""Writes of one process, gathered: whatever has queued up is decided together and written as one batch.
+
+Calls of one turn of the loop share a batch, and so do all that come while the batch before is under way: batches grow
+with load, and what a batch costs a server is paid once for many callers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.stores.batch import BatchLedger, Needs
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    ask: Callable[[Needs], Any]
+    verb: Callable[[BatchLedger], Any]
+    """Returns its answer, or an error to be raised to whoever asked."""
+    done: asyncio.Future[Any]
+    deadline: float
+    size: int
+
+
+class InDoubt(Exception):
+    """The connection was lost while the batch was being applied: it may have happened."""
+
+    def __init__(self, lost: Exception) -> None:
+        super().__init__()
+        self.lost = lost
+
+
+class Batches(Protocol):
+    """How one store writes a batch."""
+
+    async def write(self, calls: list[Call]) -> tuple[BatchLedger, list[Any]]:
+        """Load what the calls ask for, let each decide, and write what came of it; the answers in the calls' order.
+        Raises `InDoubt`; after any other error nothing has happened."""
+
+    def is_everybodys(self, failure: Exception) -> bool:
+        """Whether no single call is to blame for it."""
+
+    def translated(self, failure: Exception, *, applied: bool | None) -> HoldfastError:
+        """The failure in the words of the port. `applied` is what is known if the answer got lost."""
+
+    async def close(self) -> None: ...
+
+
+class BatchWriter:
+    """`committed` is called before those who asked are answered."""
+
+    def __init__(
+        self,
+        subject: str,
+        batches: Batches,
+        *,
+        batch_max: int,
+        timeout_s: float,
+        committed: Callable[[BatchLedger], None],
+    ) -> None:
+        self._subject = subject
+        self._batches = batches
+        self._batch_max = batch_max
+        self._timeout_s = timeout_s
+        self._committed = committed
+        self._urgent: deque[Call] = deque()
+        self._calls: deque[Call] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._open = True
+
+    async def call(
+        self, ask: Callable[[Needs], Any], verb: Callable[[BatchLedger], Any], *, size: int, urgent: bool
+    ) -> Any:
+        """The verb's answer, once it is durable. `size` is how much it wants to write, roughly."""
+        loop = asyncio.get_running_loop()
+        if not self._open:
+            raise self._away("the store is not open")
+        call = Call(ask, verb, loop.create_future(), loop.time() + self._timeout_s, size)
+        (self._urgent if urgent else self._calls).append(call)
+        if self._task is None:
+            # A task begins with the next turn of the loop: calls of one turn share a batch.
+            self._task = asyncio.create_task(self._run(), name="holdfast-store-writer")
+        return await call.done
+
+    async def close(self) -> None:
+        """What is under way is still answered; what was not begun ends as not applied."""
+        self._open = False
+        self._fail([*self._urgent, *self._calls], lambda: self._away("the store was closed"))
+        self._urgent.clear()
+        self._calls.clear()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        await self._batches.close()
+
+    async def _run(self) -> None:
+        try:
+            while self._urgent or self._calls:
+                await self._write(self._take())
+        finally:
+            self._task = None
+
+    def _take(self) -> list[Call]:
+        now = asyncio.get_running_loop().time()
+        taken: list[Call] = []
+        size = 0
+        for lane in (self._urgent, self._calls):
+            while lane and size < self._batch_max:
+                call = lane.popleft()
+                size += call.size
+                if call.deadline <= now:
+                    self._fail([call], lambda: self._away("no answer in time"))
+                elif not call.done.done():  # else whoever asked has gone
+                    taken.append(call)
+        return taken
+
+    async def _write(self, calls: list[Call]) -> None:
+        if not calls:
+            return
+        batches = self._batches
+        try:
+            ledger, answers = await batches.write(calls)
+        except InDoubt as doubt:
+            lost = doubt.lost
+            self._fail(calls, lambda: batches.translated(lost, applied=None))
+        except Exception as failure:  # noqa: BLE001  (whatever it is, it is one caller's: the others are to be served)
+            why = failure
+            if len(calls) > 1 and not batches.is_everybodys(failure):
+                await self._write_one_by_one(calls)
+            else:
+                self._fail(calls, lambda: batches.translated(why, applied=False))
+        else:
+            # Before those who asked go on, but not in their way: what a listener does wrong is its own.
+            asyncio.get_running_loop().call_soon(self._committed, ledger)
+            for call, answer in zip(calls, answers, strict=True):
+                if isinstance(answer, HoldfastError):
+                    self._fail([call], lambda answer=answer: answer)  # type: ignore[misc]
+                elif not call.done.done():
+                    call.done.set_result(answer)
+
+    async def _write_one_by_one(self, calls: list[Call]) -> None:
+        """One of them cannot be stored, and spoilt it for all. Nothing was applied."""
+        for call in calls:
+            await self._write([call])
+
+    def _away(self, detail: str) -> StoreUnavailable:
+        return StoreUnavailable(self._subject, detail, applied=False)
+
+    def _fail(self, calls: list[Call], error: Callable[[], HoldfastError]) -> None:
+        """Each with an error of its own: raising one adds to it where it was raised."""
+        for call in calls:
+            if not call.done.done():
+                call.done.set_exception(error())

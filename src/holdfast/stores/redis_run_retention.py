@@ -1,0 +1,166 @@
+"""Retention of runs and posts in Redis, in the manner of `redis_retention`.
+
+A run goes from the inside out, its own record last: whatever a batch leaves of it, the next one finds by that record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.core.job import JobId, Tenant
+from holdfast.core.record import ENDED, OF_A_RUN, Kind
+from holdfast.core.retention import Limits
+from holdfast.ports import JobEvent, Pruned
+from holdfast.stores.batch import RecordPlace
+from holdfast.stores.redis_commands import Commands
+from holdfast.stores.redis_family import ids_of, load_standings, survey
+from holdfast.stores.redis_index import remove_record
+from holdfast.stores.redis_keys import Keys
+from holdfast.stores.redis_load import Ask
+from holdfast.stores.redis_retention import EVENTS_MAX, FAMILIES_MAX, LOOK_MAX, RECORDS, Removal
+from holdfast.stores.redis_rows import Standing, bare_job, event_from, standing_of
+
+RUNS_MAX = 10
+"""That one batch removes: each takes several questions."""
+
+
+class Ended(NamedTuple):
+    seq: int
+    kind: Kind
+    tenant: Tenant
+    id: str
+
+    @property
+    def place(self) -> RecordPlace:
+        return (self.kind.value, self.tenant, self.id)
+
+
+class Found(NamedTuple):
+    records: list[Ended]
+    after: int | None
+    """As in `Pruned`, if all of them go."""
+
+
+async def find(ask: Ask, keys: Keys, limits: Limits, after: int) -> Found:
+    first = f"({after - RECORDS}"
+    [flat] = await ask(("ZRANGE", keys.filed, first, "+inf", "BYSCORE", "LIMIT", 0, LOOK_MAX, "WITHSCORES"))
+    rows = (await ask(("HMGET", keys.records, *(name for name, _ in flat))))[0] if flat else []
+    found: list[Ended] = []
+    runs = 0
+    for (name, score), row in zip(flat, rows, strict=True):
+        if row is None:
+            continue
+        standing = standing_of(row)
+        if standing.created_at >= limits.ended_before:
+            return Found(found, None)  # from here on they are all too young
+        kind, tenant, record_id = name.decode().split("\0")
+        record = Ended(int(float(score)), Kind(kind), Tenant(tenant), record_id)
+        if record.kind not in (Kind.RUN, Kind.POST) or standing.state not in ENDED[record.kind]:
+            continue
+        if record.kind is Kind.RUN:
+            if not await _may_go(ask, keys, record, limits):
+                continue
+            runs += 1
+        found.append(record)
+        if len(found) == FAMILIES_MAX or runs == RUNS_MAX:
+            return Found(found, RECORDS + record.seq)
+    return Found(found, RECORDS + int(float(flat[-1][1])) if len(flat) == LOOK_MAX else None)
+
+
+async def prune(ask: Ask, keys: Keys, found: Found, limits: Limits) -> tuple[Commands, Pruned]:
+    """What is to be written, if nobody writes meanwhile."""
+    removal = Removal(keys, EVENTS_MAX)
+    standings: dict[RecordPlace, Standing] = {}
+    await load_standings(ask, keys, (record.place for record in found.records), standings)
+    after = found.after
+    for record in found.records:
+        standing = standings.get(record.place)
+        if standing is None or standing.state not in ENDED[record.kind]:
+            continue  # it was started again since
+        if record.kind is Kind.POST:
+            remove_record(removal.commands, keys, record.place, standing)
+            continue
+        if not await _is_over(ask, keys, record, limits):
+            continue
+        jobs = removal.jobs
+        is_gone = await _remove_run(ask, keys, record, limits, removal)
+        if is_gone:
+            remove_record(removal.commands, keys, record.place, standing)
+        elif removal.events_left <= 0 or removal.jobs > jobs:
+            after = RECORDS + record.seq - 1
+            break
+    return await removal.finish(ask), Pruned(removal.jobs, after)
+
+
+async def _is_over(ask: Ask, keys: Keys, run: Ended, limits: Limits) -> bool:
+    """Whether nothing of it has happened since the limits, and its last event is not the newest of all."""
+    [numbers, newest] = await ask(
+        ("ZRANGE", keys.run_history(run.id), 0, EVENTS_MAX - 1, "REV"),
+        ("XREVRANGE", keys.events, "+", "-", "COUNT", 1),
+    )
+    events = await _events(ask, keys, run, numbers)
+    if not events:
+        return True
+    last = events[0]
+    return bool(newest[0][0] != b"%d-0" % last.number and last.at < limits.ended_before)
+
+
+async def _events(ask: Ask, keys: Keys, run: Ended, numbers: Sequence[bytes]) -> list[JobEvent]:
+    """Those of the run's tenant: ids of runs are unique only within one."""
+    entries = await ask(*(("XRANGE", keys.events, b"%b-0" % n, b"%b-0" % n) for n in numbers)) if numbers else []
+    events = [event_from(int(n), entry[0][1][1]) for n, entry in zip(numbers, entries, strict=True) if entry]
+    return [event for event in events if event.tenant == run.tenant]
+
+
+async def _may_go(ask: Ask, keys: Keys, run: Ended, limits: Limits) -> bool:
+    """Whether the run ended before the limits, and nothing of it is needed any more."""
+    if not await _is_over(ask, keys, run, limits):
+        return False
+    surveyed = await survey(ask, keys, await _origins(ask, keys, run))
+    return all(surveyed.may_go(family, limits, with_run=run.id) for family in surveyed.families)
+
+
+async def _origins(ask: Ask, keys: Keys, run: Ended) -> list[JobId]:
+    [found] = await ask(("ZRANGE", keys.run(run.id), 0, -1))
+    ids = ids_of(found)
+    rows = (await ask(("HMGET", keys.jobs, *ids)))[0] if ids else []
+    jobs = [bare_job(row) for row in rows if row is not None]
+    return sorted({job.origin for job in jobs if job.tenant == run.tenant})
+
+
+async def _remove_run(ask: Ask, keys: Keys, run: Ended, limits: Limits, removal: Removal) -> bool:
+    """A part of it, its jobs first; True: all but its own record goes."""
+    origins = (await _origins(ask, keys, run))[:FAMILIES_MAX]
+    if origins:
+        # Once more: a replay may have been submitted since.
+        surveyed = await survey(ask, keys, origins)
+        free = [family for family in surveyed.families if surveyed.may_go(family, limits, with_run=run.id)]
+        await removal.families(ask, free)
+        return False
+    await _remove_records(ask, keys, run, removal)
+    if removal.events_left > 0:
+        await _remove_own_events(ask, keys, run, removal)
+    return removal.events_left > 0
+
+
+async def _remove_records(ask: Ask, keys: Keys, run: Ended, removal: Removal) -> None:
+    standings: dict[RecordPlace, Standing] = {}
+    for kind in OF_A_RUN:
+        child = keys.child(kind.value, run.tenant, run.id)
+        [ids] = await ask(("ZRANGE", child, 0, removal.events_left - len(standings)))
+        await load_standings(ask, keys, ((kind.value, run.tenant, name.decode()) for name in ids), standings)
+    going = list(standings.items())[: removal.events_left]
+    for place, standing in going:
+        remove_record(removal.commands, keys, place, standing)
+    removal.events_left -= len(going)
+
+
+async def _remove_own_events(ask: Ask, keys: Keys, run: Ended, removal: Removal) -> None:
+    [numbers] = await ask(("ZRANGE", keys.run_history(run.id), 0, -1))
+    for event in (await _events(ask, keys, run, numbers))[: removal.events_left]:
+        removal.commands.also("XDEL", keys.events, f"{event.number}-0")
+        removal.commands.drop(keys.run_history(run.id), event.number)
+        if event.job_id:
+            removal.commands.drop(keys.history(event.job_id), event.number)
+        removal.note(run.tenant, [event.number])

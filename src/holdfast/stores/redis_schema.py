@@ -1,0 +1,83 @@
+"""The plane's keys in Redis: begun, and refused where they are of a newer kind or could be lost."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+from holdfast.core.job import JobId
+from holdfast.core.topic import Topics
+from holdfast.errors import StoreUnavailable
+from holdfast.stores.ledger import look_at
+from holdfast.stores.redis_commands import Commands
+from holdfast.stores.redis_keys import Keys
+from holdfast.stores.redis_link import PlaneLink
+from holdfast.stores.redis_load import text
+from holdfast.stores.redis_rows import bare_job
+from holdfast.stores.redis_writer import Draft, RedisBatches, info
+
+KNOWN = 1
+"""Later versions only add: the release before goes on working on what it finds, unless `oldest` says otherwise."""
+
+REVIEW_MAX = 1000
+"""Jobs that are looked at in one write."""
+
+
+class Start(NamedTuple):
+    now: float
+    """Of the server's clock; not before the last event."""
+    last: int
+    """The number of the last event."""
+
+
+async def prepare(link: PlaneLink, keys: Keys) -> Start:
+    memory, replication = [info(reply) for reply in await link.ask(("INFO", "memory"), ("INFO", "replication"))]
+    if replication["role"] not in {"master", "primary"}:
+        raise _refused(link, "this server is a replica; name the primary, or use redis+sentinel://")
+    if memory["maxmemory_policy"] != "noeviction":
+        policy = memory["maxmemory_policy"]
+        raise _refused(link, f"with maxmemory-policy {policy} the server may throw jobs away; set it to noeviction")
+    [found, times, numbers] = await link.ask(
+        ("HMGET", keys.settings, "version", "oldest"), ("TIME",), ("HMGET", keys.numbers, "event", "at")
+    )
+    version, oldest = (int(value or 0) for value in found)
+    if oldest > KNOWN:
+        raise _refused(
+            link, f"its keys have version {version}, this Holdfast knows {KNOWN}; upgrade this process first"
+        )
+    if version < KNOWN:
+        await link.ask(("HSET", keys.settings, "version", KNOWN, "oldest", KNOWN))
+    seconds, micros = times
+    event, at = numbers
+    # A server may come up with a clock that is behind: what is in its memory has happened before.
+    return Start(max(int(seconds) + int(micros) / 1e6, float(at or 0)), int(event or 0))
+
+
+async def adopt_topics(link: PlaneLink, batches: RedisBatches, keys: Keys, topics: Topics) -> None:
+    """Work out anew when each live job is to be looked at, if the topics' limits are not those of before."""
+    digest = hashlib.sha256(repr(topics).encode()).hexdigest()
+    [known] = await link.ask(("HGET", keys.settings, "topics"))
+    if text(known) == digest:
+        return
+    [ids] = await link.ask(("ZRANGE", keys.live, 0, -1))
+    live = [JobId(job_id.decode()) for job_id in ids]
+    for start in range(0, len(live), REVIEW_MAX):
+        page = live[start : start + REVIEW_MAX]
+
+        async def review(page: list[JobId] = page) -> tuple[Draft, None]:
+            head = await batches.head()
+            [rows] = await link.ask(("HMGET", keys.jobs, *page))
+            commands = Commands()
+            for job in (bare_job(row) for row in rows if row is not None):
+                due = look_at(job, topics.get)
+                if due is not None:
+                    commands.list(keys.live, job.id, due)
+            return Draft(head, commands), None
+
+        await batches.decided(review)
+    # Last: whoever is interrupted begins again.
+    await link.ask(("HSET", keys.settings, "topics", digest))
+
+
+def _refused(link: PlaneLink, why: str) -> StoreUnavailable:
+    return StoreUnavailable(link.subject, why, applied=False)

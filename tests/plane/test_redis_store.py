@@ -1,0 +1,384 @@
+"""What is Redis's own in the control plane's store: writes that are overtaken, answers that get lost, servers that forget."""
+
+# ruff: noqa: F811  (a fixture is found by the name of a parameter)
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+import servers
+from locks.redis_fixtures import cluster  # noqa: F401
+from locks.redis_setup import dropping_replies, replicated, sentinel_server
+
+from holdfast.core.job import JobId, Tenant, amend, next_fence
+from holdfast.core.record import Kind
+from holdfast.core.retention import Limits
+from holdfast.core.states import Event
+from holdfast.core.topic import Topic, Topics
+from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.locks.runtime import SYSTEM
+from holdfast.ports import Accepted, Change, Delivery, JobFilter, Note, RecordChange, Submission
+from holdfast.stores import StoreWithBus, open_store
+from holdfast.stores.redis_link import SETTLE, WRITE
+from plane.jobs import ACME, a_job, a_record, dispatched, new, running, sending, stepped, stored, submitted
+from plane.redis_namespaces import named, opened, raw, url  # noqa: F401
+
+
+def submission(**changes: Any) -> Submission:
+    return Submission(job=a_job(**changes), key=None, digest="")
+
+
+# -- who writes when -------------------------------------------------------------------------------
+
+
+class Plane:
+    """One that writes by hand, a step at a time."""
+
+    def __init__(self, name: str, url: str, raw: redis.Redis) -> None:
+        self.name = name
+        self._url = url
+        self._raw = raw
+        self._writes = 0
+
+    def _key(self, name: str) -> str:
+        return named(self._url, name)
+
+    def head(self) -> bytes:
+        head = self._raw.get(self._key("head")) or b""
+        assert isinstance(head, bytes)
+        return head
+
+    def write(self, head: bytes, value: str = "x") -> tuple[str, str]:
+        """The answer, and the word of the write."""
+        self._writes += 1
+        word = f"{self.name}:{self._writes}"
+        keys = [self._key(name) for name in ("head", "turn", f"done:{self.name}", "fronts", "ready", "events")]
+        command = ["SET", self._key("value"), value]
+        beside = ["0", "0", "0", "0", "", ""]
+        arguments: list[Any] = [head, word, self.name, "60000", "60000", "c", *beside, str(len(command)), *command]
+        answer: Any = self._raw.eval(WRITE.text, len(keys), *keys, *arguments)
+        return answer.decode(), word
+
+    def settle(self, word: str) -> bool:
+        keys = [self._key("head"), self._key(f"done:{self.name}")]
+        return bool(self._raw.eval(SETTLE.text, len(keys), *keys, word, f"{word}!"))
+
+
+def test_who_was_overtaken_writes_next_whatever_others_want(url: str, raw: redis.Redis) -> None:
+    slow, quick = Plane("slow", url, raw), Plane("quick", url, raw)
+    decided_on = slow.head()
+    assert quick.write(quick.head())[0] == "written"
+    assert slow.write(decided_on)[0] == "moved"
+
+    assert quick.write(quick.head())[0] == "wait"
+    assert slow.write(slow.head())[0] == "written"
+    assert quick.write(quick.head())[0] == "written"
+
+
+def test_write_that_was_found_not_to_have_arrived_never_arrives(url: str, raw: redis.Redis) -> None:
+    plane = Plane("p", url, raw)
+    decided_on = plane.head()
+    assert not plane.settle("p:1")
+
+    assert plane.write(decided_on) == ("moved", "p:1")
+    assert raw.get(named(url, "value")) is None
+    assert plane.write(plane.head())[0] == "written"
+    assert plane.settle("p:2")
+
+
+async def test_many_small_writes_of_one_plane_do_not_keep_another_from_writing_much(url: str) -> None:
+    async with opened(url) as quick, opened(url) as slow:
+        done = asyncio.Event()
+
+        async def write() -> int:
+            writes = 0
+            while not done.is_set():
+                await quick.add_notes([Note(ACME, JobId(""), "policy.published", {})])
+                writes += 1
+            return writes
+
+        writing = asyncio.create_task(write())
+        for _ in range(3):
+            answers = await slow.submit([submission() for _ in range(400)])
+            assert all(isinstance(answer, Accepted) for answer in answers)
+        done.set()
+
+        notes = await writing
+        events = await slow.list_events(after=0, limit=9999)
+        assert len(events) == 1200 + notes
+        assert [event.number for event in events] == list(range(1, len(events) + 1))
+
+
+# -- what is known when the answer is lost ---------------------------------------------------------
+
+
+async def test_write_whose_answer_was_lost_is_asked_after_and_happens_once(url: str) -> None:
+    port = urlsplit(url).port
+    assert port is not None
+    async with dropping_replies(port) as (proxy, passing):
+        async with opened(url.replace(f":{port}", f":{proxy}")) as store, opened(url) as other:
+            job = await submitted(store)
+
+            async def lose_one() -> None:
+                """The script's own answer: by then it has run."""
+                while (await other.get_job(ACME, job.id)).version == job.version:
+                    passing.clear()
+                    await asyncio.sleep(0.001)
+                    passing.set()
+
+            losing = asyncio.create_task(lose_one())
+            changed = amend(job, cancel_requested=True)
+            answer = await store.apply([Change(before=job, after=changed, kind="job.cancel_requested")])
+            await losing
+
+            assert answer == [True]
+            assert await other.get_job(ACME, job.id) == changed
+            assert len(await other.list_events(after=0, limit=10, job_id=job.id)) == 2
+
+
+async def test_server_that_is_gone_leaves_a_write_unknown_or_not_applied() -> None:
+    server = servers.redis_server().start()
+    try:
+        async with opened(server.url, timeout_s=1.0) as store:
+            await submitted(store)
+            server.pause()
+            with pytest.raises(StoreUnavailable) as caught:
+                await store.submit([submission()])
+            assert caught.value.applied in {None, False}
+            server.resume()
+            server.kill()
+            with pytest.raises(StoreUnavailable) as caught:
+                await store.submit([submission()])
+            assert caught.value.applied is False
+    finally:
+        server.remove()
+
+
+# -- a server that forgets -------------------------------------------------------------------------
+
+
+async def test_promoted_replica_that_lagged_gives_out_no_number_and_no_fence_twice() -> None:
+    primary = servers.redis_server("--repl-diskless-sync-delay", "0").start()
+    replica = servers.redis_server("--replicaof", "127.0.0.1", str(primary.port)).start()
+    try:
+        with redis.Redis(port=primary.port) as first, redis.Redis(port=replica.port) as second:
+            async with opened(primary.url) as store:
+                job = await submitted(store)
+                replicated(first)
+                second.execute_command("REPLICAOF", "NO", "ONE")  # from here on it hears nothing of its primary
+                fence = next_fence(job, now=store.now())
+                sent = await stepped(store, job, Event.DISPATCH, worker="w1", fence=fence)
+                await stepped(store, sent, Event.START, attempts=1, lease_until=store.now() + 30)
+                seen = (await store.list_events(after=0, limit=10))[-1].number
+            primary.kill()
+            async with opened(replica.url) as store:
+                again = await store.get_job(ACME, job.id)
+                assert again == job, "the dispatch is forgotten"
+                other = await stepped(
+                    store, again, Event.DISPATCH, worker="w2", fence=next_fence(again, now=store.now())
+                )
+
+                assert other.fence > fence
+                assert [event.kind for event in await store.list_events(after=seen, limit=10)] == ["job.dispatch"]
+    finally:
+        primary.remove()
+        replica.remove()
+
+
+# -- where it is -----------------------------------------------------------------------------------
+
+
+async def walk(url: str) -> None:
+    async with opened(url) as store:
+        job = await running(store)
+        ended = await stepped(store, job, Event.SUCCEED, result=b"1")
+        assert await store.list_jobs(ACME, JobFilter(), before=None, limit=10) == [ended]
+
+
+async def test_plane_is_in_one_slot_of_a_cluster_wherever_that_is(cluster: list[servers.Server]) -> None:
+    seeds = ",".join(f"127.0.0.1:{node.port}" for node in cluster)
+    for namespace in ("a", "b"):  # one in each half of the slots
+        await walk(f"redis+cluster://{seeds}?namespace={namespace}")
+
+    found: list[Any] = [redis.Redis(port=node.port).keys("*") for node in cluster]
+    kept = [{key.split(b":")[0] for key in keys} for keys in found]
+    assert sorted(kept, key=sorted) == [{b"{a}"}, {b"{b}"}]
+
+
+async def test_sentinels_name_the_primary() -> None:
+    primary = servers.redis_server().start()
+    sentinel = sentinel_server(primary.port).start()
+    try:
+        await walk(f"redis+sentinel://127.0.0.1:{sentinel.port}/payments")
+    finally:
+        sentinel.remove()
+        primary.remove()
+
+
+async def test_planes_of_different_namespaces_know_nothing_of_each_other(url: str) -> None:
+    async with opened(url) as one, opened(f"{url}-too") as two:
+        job = await submitted(one)
+        assert await two.find_jobs([job.id]) == [None]
+        assert (await two.submit([Submission(job=job, key=None, digest="")]))[0] == Accepted(job, repeated=False)
+        await two.prune(Limits(two.now(), two.now()))
+
+
+# -- what it refuses -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+async def test_server_that_may_throw_jobs_away_is_refused(policy: str) -> None:
+    server = servers.redis_server("--maxmemory-policy", policy).start()
+    try:
+        with pytest.raises(StoreUnavailable, match=f"{policy}.*set it to noeviction"):
+            await open_store(server.url, topics=Topics(), runtime=SYSTEM).open()
+    finally:
+        server.remove()
+
+
+async def test_full_server_refuses_a_write_as_a_whole(raw: redis.Redis) -> None:
+    server = servers.redis_server().start()
+    try:
+        async with opened(server.url) as store:
+            job = await submitted(store)
+            with redis.Redis(port=server.port) as admin:
+                admin.config_set("maxmemory", 1)
+                with pytest.raises(StoreUnavailable, match="maxmemory") as caught:
+                    await store.apply([sending(store, job)])
+                assert caught.value.applied is False
+                assert await store.get_job(ACME, job.id) == job
+                admin.config_set("maxmemory", 0)
+            assert await store.apply([sending(store, job)]) == [True]
+    finally:
+        server.remove()
+
+
+async def test_keys_of_a_newer_kind_are_refused(url: str, raw: redis.Redis) -> None:
+    raw.hset(named(url, "settings"), mapping={"version": 9, "oldest": 9})
+
+    with pytest.raises(StoreUnavailable, match="upgrade this process first"):
+        await open_store(url, topics=Topics(), runtime=SYSTEM).open()
+
+
+async def test_server_that_is_away_is_unavailable_and_its_password_is_not_shown() -> None:
+    store = open_store(f"redis://ann:s3cret@127.0.0.1:{servers.free_port()}/0", topics=Topics(), runtime=SYSTEM)
+
+    with pytest.raises(StoreUnavailable) as caught:
+        await store.open()
+
+    assert caught.value.applied is False
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://ann:s3/cret@127.0.0.1:1/0",
+        "redis://ann:s3cret@127.0.0.1:1/0?namespace={x}",
+        "redis://ann:s3cret@127.0.0.1:1/0?sslmode=s3cret",
+        "redis://ann:s3cret@127.0.0.1:x/0",
+    ],
+)
+def test_url_that_cannot_be_used_is_not_repeated_in_the_error(url: str) -> None:
+    with pytest.raises(ValueError, match=r"percent-encoded|braces|option|port") as caught:
+        open_store(url, topics=Topics(), runtime=SYSTEM)
+
+    assert "s3" not in str(caught.value)
+
+
+async def test_value_that_cannot_be_stored_fails_alone_and_is_not_repeated_in_the_error(url: str) -> None:
+    async with opened(url) as store:
+        good = submission()
+        answers = await asyncio.gather(
+            store.submit([submission(topic="s3cret\0")]),
+            store.submit([good]),
+            store.submit([submission(tenant=Tenant("s3cret\0"))]),
+            store.submit([submission(priority=2**40)]),
+            return_exceptions=True,
+        )
+
+    assert answers[1] == [Accepted(good.job, repeated=False)]
+    for refused in (answers[0], *answers[2:]):
+        assert isinstance(refused, HoldfastError)
+        assert isinstance(refused, ValueError)
+        assert "s3cret" not in str(refused)
+
+
+# -- what it keeps ---------------------------------------------------------------------------------
+
+
+async def ended(store: StoreWithBus) -> None:
+    """A job with everything that a job may have."""
+    job = a_job(session="s", run="r", payload=b"x" * 3000, decision={"concurrency": {"key": "k", "limit": 1}})
+    card = a_record(kind=Kind.APPROVAL, parent=job.id, state="consumed", due=5.0)
+    records = [RecordChange(after=card, replaces=0)]
+    await store.submit([Submission(job=job, key="key", digest="d", records=records)])
+    sent = step_of(store, job)
+    assert await store.apply([sent]) == [True]
+    working = await stepped(store, sent.after, Event.START, attempts=1)
+    await store.prepare_effect(job.id, working.fence, "charge", idempotent=False)
+    await store.commit_effect(job.id, working.fence, "charge", b"1")
+    await stepped(store, working, Event.FAIL, result=b"2", dead_letter="x")
+
+
+def step_of(store: StoreWithBus, job: Any) -> Change:
+    change = sending(store, job)
+    return Change(
+        before=job, after=change.after, kind="job.dispatched", send=Delivery("w1", job.id, change.after.fence)
+    )
+
+
+async def test_nothing_is_left_of_what_was_pruned(url: str, raw: redis.Redis) -> None:
+    async with opened(url) as store:
+        await ended(store)
+        await stored(store, kind=Kind.RUN, id="r", state="succeeded", due=7.0)
+        # The newest letter and the newest event stay: they are of this one.
+        await stepped(store, await running(store, tenant=Tenant("other")), Event.FAIL, dead_letter="x")
+        limits, place = Limits(store.now() + 1, store.now() + 1), 0
+        while True:
+            batch = await store.prune(limits, after=place)
+            if batch.after is None:
+                break
+            place = batch.after
+
+        left = {key.decode().partition("}:")[2] for key in raw.scan_iter(match=named(url, "*"))}
+        assert not {name for name in left if "acme" in name or "r" in name.split(":")[1:]}
+        kept = {"jobs", "payloads", "came", "letters"}
+        sizes = {name: raw.hlen(named(url, name)) for name in kept - {"came"}}
+        assert sizes == {"jobs": 1, "payloads": 1, "letters": 1}
+        assert left <= kept | {
+            "head", "numbers", "settings", "events", "pruned", "tenant:other", "state:other\0FAILED", "letters-of:other",
+        } | {name for name in left if name.startswith(("done:", "history:", "job-letters:"))}  # fmt: skip
+        assert sum(name.startswith("history:") for name in left) == 1
+
+
+async def test_hot_path_never_walks_through_all_keys(url: str) -> None:
+    server = servers.redis_server().start()
+    try:
+        async with opened(server.url) as store:
+            await ended(store)
+            await store.transact([new(a_record())])
+            await store.list_dispatchable(limit=10)
+            await store.list_recoverable(limit=10)
+            await store.list_due(Kind.RUN, limit=10)
+        with redis.Redis(port=server.port) as admin:
+            used = {name.removeprefix("cmdstat_") for name in admin.info("commandstats")}
+        assert not used & {"keys", "scan", "hscan", "zscan", "sscan"}
+        assert {"evalsha", "hmget"} <= used
+    finally:
+        server.remove()
+
+
+async def test_limits_of_topics_are_worked_out_anew_when_they_have_changed(url: str) -> None:
+    async with opened(url) as store:
+        job = await dispatched(store)
+        assert await store.list_recoverable(limit=10) == []
+
+    impatient = Topics((Topic(name="*", dispatch_timeout_s=0.001),))
+    async with opened(url, topics=impatient) as store:
+        await asyncio.sleep(0.01)
+        assert await store.list_recoverable(limit=10) == [job]
