@@ -1,13 +1,15 @@
 """The worker registry: who is there, what each can do, and who has not been heard of.
 
-In memory, fed by what workers say; a snapshot in the store lets another replica start warm. A
-worker that a snapshot knows is not alive until it speaks: a snapshot revives nobody.
+In memory, fed by what workers say to this process, and by what other processes tell of theirs
+(`attendance`); a snapshot in the store lets one start warm. A worker that a snapshot knows is not
+alive until it speaks: a snapshot revives nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +22,22 @@ HEARTBEAT_S = 5.0
 SILENT_S = 3 * HEARTBEAT_S
 """Without a word for this long a worker gets nothing more."""
 FORGET_S = 3600.0
+STUCK_S = SILENT_S
+"""A worker that speaks, and lets what was sent to it lie for this long, gets nothing more until it has taken it."""
+CONDITIONS = ("ready", "stuck", "draining", "silent")
+GONE_S = 2 * SILENT_S
+"""So long it is remembered that a worker has left: what a scheduler sent to it before it knew is called back."""
+
+
+class Word(NamedTuple):
+    """What one process tells another of a worker. Of two such words on the same worker the later one holds."""
+
+    hello: api.Hello
+    last_seen: float
+    draining: bool
+    gone: bool
+    changed_at: float
+    """When anything but `last_seen` was last said."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,12 +45,22 @@ class Member:
     hello: api.Hello
     last_seen: float
     draining: bool = False
-    doubted: bool = False
-    """One of its leases ran out: it gets nothing more until it speaks again."""
+    gone: bool = False
+    changed_at: float
+    doubted_at: float = float("-inf")
+    """One of its leases ran out then: it gets nothing more until it speaks again."""
+    heard_here: bool = True
+    """Its last word was said to this process."""
+    stuck: bool = False
+    """It has let something lie that was sent to it, by the last look at the store."""
     in_hand: set[str] = field(default_factory=set)
     """Ids of the jobs that were dispatched to it and have not ended."""
     just_taken: set[str] = field(default_factory=set)
     """Those of them that may be on their way to the store: given to it since the store was last looked at."""
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(list[Word]).decode
 
 
 class Registry:
@@ -40,17 +68,24 @@ class Registry:
         self._members: dict[str, Member] = {}
         self._worker_of: dict[str, str] = {}
         self._snapshot: Snapshot | None = None
+        self.on_change: Callable[[], None] = _nobody
+        """Called when a worker has come, drains or has gone, by what was said here."""
 
     def hello(self, hello: api.Hello, *, now: float) -> api.HelloReply:
         """Register, or refresh what is known. Answers with those it may have replaced."""
         known = self._members.get(hello.worker)
-        if known is None:
-            self._members[hello.worker] = Member(hello=hello, last_seen=now)
+        if known is None or known.gone:
+            self._members[hello.worker] = Member(hello=hello, last_seen=now, changed_at=now)
+            self.on_change()
+        elif known.hello == hello and not known.draining:
+            self.seen(hello.worker, now=now)
         else:
-            known.hello, known.last_seen, known.draining, known.doubted = hello, now, False, False
+            known.hello, known.draining, known.changed_at = hello, False, now
+            self.seen(hello.worker, now=now)
+            self.on_change()
         predecessors = [
             worker
-            for worker, member in self._members.items()
+            for worker, member in self._present()
             if worker != hello.worker
             and member.hello.name == hello.name
             and member.hello.host == hello.host
@@ -61,32 +96,37 @@ class Registry:
     def seen(self, worker: str, *, now: float) -> None:
         """Any word of a worker is a heartbeat. Raises `NotFound`: it must say hello first."""
         member = self._members.get(worker)
-        if member is None:
+        if member is None or member.gone:
             raise NotFound(f"worker {worker!r} is not registered; say hello")
-        member.last_seen, member.doubted = now, False
+        member.last_seen, member.doubted_at, member.heard_here = now, float("-inf"), True
 
-    def doubt(self, worker: str) -> None:
+    def doubt(self, worker: str, *, now: float) -> None:
         """A lease of its expired: whatever it was last heard to say, it does not answer now."""
         if worker in self._members:
-            self._members[worker].doubted = True
+            self._members[worker].doubted_at = now
 
-    def drain(self, worker: str) -> None:
+    def drain(self, worker: str, *, now: float) -> None:
         """Give it nothing more."""
-        if worker not in self._members:
+        member = self._members.get(worker)
+        if member is None or member.gone:
             raise NotFound(f"worker {worker!r} is not registered")
-        self._members[worker].draining = True
+        member.draining, member.changed_at, member.heard_here = True, now, True
+        self.on_change()
 
-    def gone(self, worker: str) -> None:
-        member = self._members.pop(worker, None)
-        for job_id in member.in_hand if member is not None else ():
-            self._unlink(job_id, worker)
+    def gone(self, worker: str, *, now: float) -> None:
+        """It will not come again under this name; who has not heard of that yet is told."""
+        member = self._members.get(worker)
+        if member is not None:
+            member.gone, member.changed_at, member.heard_here = True, now, True
+            self._empty(worker, member)
+            self.on_change()
 
     def workers(self) -> list[str]:
-        return list(self._members)
+        return [worker for worker, _ in self._present()]
 
     def took(self, worker: str, job_id: str) -> None:
         member = self._members.get(worker)
-        if member is not None:
+        if member is not None and not member.gone:
             self.freed(job_id)  # by whoever had it: the news may have been lost
             member.in_hand.add(job_id)
             member.just_taken.add(job_id)
@@ -111,18 +151,28 @@ class Registry:
             member.in_hand, member.just_taken = held, set()
             self._worker_of.update(dict.fromkeys(held, worker))
 
+    def lies_there(self, worker: str, *, for_s: float) -> None:
+        """For how long something has been waiting for the worker to take it; 0: nothing does."""
+        member = self._members.get(worker)
+        if member is not None:
+            member.stuck = for_s >= STUCK_S
+
+    def lost(self, job_id: str, *, now: float) -> None:
+        """The lease of this job ran out: see `doubt`."""
+        self.doubt(self._worker_of.get(job_id, ""), now=now)
+
     def candidates(self) -> list[WorkerView]:
-        return [_view(worker, member) for worker, member in self._members.items()]
+        return [_view(worker, member) for worker, member in self._present()]
 
     def silent(self, *, now: float) -> list[str]:
-        """Workers that are not believed alive: not heard of for too long, or doubted."""
-        return [
-            worker for worker, member in self._members.items() if member.doubted or now - member.last_seen >= SILENT_S
-        ]
+        """Workers that are not believed alive: gone, not heard of for too long, or doubted."""
+        return [worker for worker, member in self._members.items() if member.gone or not _is_alive(member, now)]
 
     def forget_old(self, *, now: float) -> None:
-        for worker in [w for w, member in self._members.items() if now - member.last_seen >= FORGET_S]:
-            self.gone(worker)
+        for worker, member in tuple(self._members.items()):
+            if now - (member.changed_at if member.gone else member.last_seen) >= (GONE_S if member.gone else FORGET_S):
+                self._empty(worker, member)
+                del self._members[worker]
 
     def views(self, *, now: float) -> list[api.WorkerInfo]:
         return [
@@ -137,33 +187,66 @@ class Registry:
                 in_hand=len(member.in_hand),
                 draining=member.draining,
                 last_seen=member.last_seen,
-                alive=not member.doubted and now - member.last_seen < SILENT_S,
+                alive=_is_alive(member, now),
+                condition=_condition(member, now),
             )
-            for worker, member in sorted(self._members.items())
+            for worker, member in sorted(self._present())
         ]
 
     def snapshot_age(self, *, now: float) -> float | None:
         return None if self._snapshot is None else now - self._snapshot.at
 
+    def told(self) -> bytes:
+        """What other processes should hear: of those whose last word was said here."""
+        return _encode([_word_on(member) for member in self._members.values() if member.heard_here])
+
+    def learn(self, told: bytes) -> bool:
+        """What another process has told. Last words stay as old as they are. True: there may be room that was not known.
+
+        Raises `msgspec.DecodeError`.
+        """
+        news = [self._learn(word) for word in _decode(told)]
+        return any(news)
+
     def to_snapshot(self, *, fence: int, seq: int, now: float) -> Snapshot:
-        kept = [(member.hello, member.last_seen, member.draining) for member in self._members.values()]
-        return Snapshot(fence, seq, now, msgspec.json.encode(kept))
+        return Snapshot(fence, seq, now, _encode([_word_on(member) for _, member in self._present()]))
 
     def wrote(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 
     def warm_up(self, snapshot: Snapshot) -> None:
-        """Take over what another replica knew. Last words stay as old as they are."""
+        """Take over what another replica knew. Raises `msgspec.DecodeError`."""
         self._snapshot = snapshot
-        for hello, last_seen, draining in msgspec.json.decode(
-            snapshot.workers, type=list[tuple[api.Hello, float, bool]]
-        ):
-            known = self._members.get(hello.worker)
-            if known is None:
-                self._members[hello.worker] = Member(hello=hello, last_seen=last_seen, draining=draining)
-            elif last_seen > known.last_seen:
-                # It spoke to the other replica in the meantime.
-                known.last_seen, known.doubted = last_seen, False
+        self.learn(snapshot.workers)
+
+    def _learn(self, word: Word) -> bool:
+        worker = word.hello.worker
+        known = self._members.get(worker)
+        if known is None:
+            self._members[worker] = Member(**word._asdict(), heard_here=False)
+            return True
+        has_changed = word.changed_at > known.changed_at
+        if has_changed:
+            known.hello, known.draining, known.gone, known.changed_at = (
+                word.hello,
+                word.draining,
+                word.gone,
+                word.changed_at,
+            )
+            if known.gone:
+                self._empty(worker, known)
+        if word.last_seen > known.last_seen:
+            # It speaks to the other one now, which tells everybody of it.
+            known.last_seen, known.heard_here = word.last_seen, False
+        return has_changed
+
+    def _present(self) -> list[tuple[str, Member]]:
+        return [(worker, member) for worker, member in self._members.items() if not member.gone]
+
+    def _empty(self, worker: str, member: Member) -> None:
+        for job_id in member.in_hand:
+            self._unlink(job_id, worker)
+        member.in_hand, member.just_taken = set(), set()
 
     def _unlink(self, job_id: str, worker: str) -> None:
         # Another worker may have it by now.
@@ -171,8 +254,28 @@ class Registry:
             del self._worker_of[job_id]
 
 
+def _is_alive(member: Member, now: float) -> bool:
+    return member.last_seen > member.doubted_at and now - member.last_seen < SILENT_S
+
+
+def _condition(member: Member, now: float) -> str:
+    if not _is_alive(member, now):
+        return "silent"
+    if member.draining:
+        return "draining"
+    return "stuck" if member.stuck else "ready"
+
+
+def _word_on(member: Member) -> Word:
+    return Word(member.hello, member.last_seen, member.draining, member.gone, member.changed_at)
+
+
+def _nobody() -> None: ...
+
+
 def _view(worker: str, member: Member) -> WorkerView:
     hello = member.hello
+    believed = member.last_seen > member.doubted_at and not member.stuck
     return WorkerView(
         id=worker,
         pool=hello.pool,
@@ -182,7 +285,7 @@ def _view(worker: str, member: Member) -> WorkerView:
         backlog=hello.backlog,
         in_hand=len(member.in_hand),
         draining=member.draining,
-        last_seen=float("-inf") if member.doubted else member.last_seen,
+        last_seen=member.last_seen if believed else float("-inf"),
     )
 
 

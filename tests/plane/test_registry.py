@@ -39,7 +39,7 @@ def test_end_of_a_job_frees_the_worker_that_has_it_now() -> None:
     registry.took("w2", "j1")  # the news that w1 lost it did not come
     assert load(registry) == {"w1": 0, "w2": 1}
 
-    registry.gone("w1")
+    registry.gone("w1", now=0.0)
     registry.freed("j1")
     assert load(registry) == {"w2": 0}
 

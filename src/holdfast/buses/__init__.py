@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from holdfast.buses.embedded import DeliveryStore, EmbeddedBus
+from holdfast.core.inspection import Inspection
 from holdfast.ports import Bus
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from holdfast.locks.runtime import Runtime
 
+TIMEOUT_S = 2.0
 _BACKENDS = {"nats": "nats", "tls": "nats"}
 
 
@@ -24,17 +28,28 @@ async def open_bus(url: str, *, store: DeliveryStore, runtime: Runtime) -> Async
     if not url:
         yield EmbeddedBus(store)
         return
-    backend = _BACKENDS.get(urlsplit(url).scheme)
-    if backend is None:
-        known = ", ".join(f"{scheme}://" for scheme in sorted(_BACKENDS))
-        raise ValueError(f"no bus serves this URL; use one of {known}, or leave it out for the bus in the store")
-    try:
-        module = import_module(f"holdfast.buses.{backend}")
-    except ModuleNotFoundError as missing:
-        raise ValueError(f"this bus needs the package {missing.name!r}: pip install 'holdfast[{backend}]'") from missing
-    bus = module.open_bus(url, runtime=runtime)
+    bus = _backend(url).open_bus(url, runtime=runtime)
     await bus.open()
     try:
         yield bus
     finally:
         await bus.close()
+
+
+async def inspect_bus(url: str, *, runtime: Runtime, timeout_s: float = TIMEOUT_S) -> Inspection | None:
+    """What the bus that a URL names says of itself; None: it is in the store. Raises as `open_bus`."""
+    if not url:
+        return None
+    found: Inspection = await _backend(url, "_inspect").inspect(url, runtime=runtime, timeout_s=timeout_s)
+    return found
+
+
+def _backend(url: str, part: str = "") -> ModuleType:
+    backend = _BACKENDS.get(urlsplit(url).scheme)
+    if backend is None:
+        known = ", ".join(f"{scheme}://" for scheme in sorted(_BACKENDS))
+        raise ValueError(f"no bus serves this URL; use one of {known}, or leave it out for the bus in the store")
+    try:
+        return import_module(f"holdfast.buses.{backend}{part}")
+    except ModuleNotFoundError as missing:
+        raise ValueError(f"this bus needs the package {missing.name!r}: pip install 'holdfast[{backend}]'") from missing

@@ -1,8 +1,7 @@
-"""`holdfast up`: the plane itself, as one process."""
+"""`holdfast up`: the plane itself, as one process; and each of its roles as a process of its own."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,38 +10,44 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.connect import DEFAULTS
+from holdfast.cli.logs import log_to_stderr, with_log
 from holdfast.cli.refusals import Away, Failed, Misused
 
 if TYPE_CHECKING:
     from holdfast.config import Settings
 
-
-def log_to_stderr(*, verbose: bool) -> None:
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
-    # What our libraries say about each request and each event of their loops is not about jobs.
-    for name in ("asyncio", "httpcore", "httpx", "uvicorn"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+Command = Callable[..., Any]
+GATEWAY_PORT = 7070
 
 
-def verbosely(words: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    return click.option("-v", "--verbose", is_flag=True, help=words)
+def _settings_options(*, store: str = "", port: str = "HOLDFAST_PORT, 7070") -> Callable[[Command], Command]:
+    options = (
+        click.option(
+            "--config", type=click.Path(dir_okay=False, path_type=Path), envvar="HOLDFAST_CONFIG", show_envvar=True,
+            help="A TOML file with the settings and topics of the plane.",
+        ),
+        click.option("--store", metavar="URL", help=f"Where jobs are kept.  [default: HOLDFAST_STORE{store}]"),
+        click.option(
+            "--bus", metavar="URL", help="What carries jobs to workers: nats://…  [default: HOLDFAST_BUS, in the store]"
+        ),
+        click.option(
+            "--host", help="Beyond loopback only with HOLDFAST_API_KEY set.  [default: HOLDFAST_HOST, 127.0.0.1]"
+        ),
+        click.option("--port", type=int, help=f"0 takes a free one.  [default: {port}]"),
+    )  # fmt: skip
+
+    def decorated(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
 
 
 @click.command()
-@click.option(
-    "--config", type=click.Path(dir_okay=False, path_type=Path), envvar="HOLDFAST_CONFIG", show_envvar=True,
-    help="A TOML file with the settings and topics of the plane.",
-)  # fmt: skip
-@click.option("--store", metavar="URL", help="Where jobs are kept.  [default: HOLDFAST_STORE, sqlite:///holdfast.db]")
-@click.option(
-    "--bus", metavar="URL", help="What carries jobs to workers: nats://…  [default: HOLDFAST_BUS, in the store]"
-)
-@click.option("--host", help="Beyond loopback only with HOLDFAST_API_KEY set.  [default: HOLDFAST_HOST, 127.0.0.1]")
-@click.option("--port", type=int, help="0 takes a free one.  [default: HOLDFAST_PORT, 7070]")
+@_settings_options(store=", sqlite:///holdfast.db")
 @click.option("--demo", is_flag=True, help="With two workers and a stream of jobs, in a store that goes with it.")
-@verbosely("Log every step of every job.")
+@with_log("Log every step of every job.")
 def up(
     config: Path | None,
     *,
@@ -52,28 +57,78 @@ def up(
     port: int | None,
     demo: bool,
     verbose: bool,
+    log_format: str,
 ) -> None:
     """Run the control plane, until SIGTERM or Ctrl-C.
 
     Gateway, scheduler and the recovery loops, in one process. Everything it acknowledges is in the
     store: it may be killed and started again at any time.
     """
-    log_to_stderr(verbose=verbose)
+    log_to_stderr(verbose=verbose, log_format=log_format)
     flags = {"store": store, "bus": bus, "host": host, "port": port}
     if demo:
         from holdfast import demo as show  # noqa: PLC0415
 
         with nullcontext(store) if store else show.own_store() as url:
-            settings = _load(config, {**flags, "store": url})
+            settings = load_settings(config, {**flags, "store": url})
             _run(settings, show.up(settings, announce=_tell_what_to_try))
     else:
         from holdfast import app  # noqa: PLC0415  (what only this command needs)
 
-        settings = _load(config, flags)
+        settings = load_settings(config, flags)
         _run(settings, app.up(settings, announce=_tell_where))
 
 
-def _load(config: Path | None, flags: dict[str, str | int | None]) -> Settings:
+def _role(name: str, port: int, explanation: str) -> click.Command:
+    """The command of one role. Its port is not that of the settings, which is the gateway's: they may be shared."""
+    is_gateway = port == GATEWAY_PORT
+
+    @click.command(name, help=explanation)
+    @_settings_options(port=f"HOLDFAST_PORT, {port}" if is_gateway else str(port))
+    @with_log("Log every step of every job.")
+    def run(
+        config: Path | None, *, store: str | None, bus: str | None, host: str | None, port: int | None,
+        verbose: bool, log_format: str,
+    ) -> None:  # fmt: skip
+        from holdfast import app  # noqa: PLC0415
+        from holdfast.roles import Role  # noqa: PLC0415
+
+        log_to_stderr(verbose=verbose, log_format=log_format)
+        flags = {"store": store, "bus": bus, "host": host, "port": own_port if port is None else port}
+        settings = load_settings(config, flags)
+        _run(settings, app.up(settings, roles={Role(name)}, announce=lambda url: _tell_where(url, f"holdfast {name}")))
+
+    own_port = None if is_gateway else port
+    return run
+
+
+gateway = _role(
+    "gateway",
+    GATEWAY_PORT,
+    """Run the plane's HTTP alone: for clients, people and workers.
+
+    Any number of them on one store, behind one address. Jobs go on only where schedulers and reconcilers run, too.
+    """,
+)
+scheduler = _role(
+    "scheduler",
+    7071,
+    """Run the plane's schedulers alone: they dispatch jobs, advance runs and obey schedules.
+
+    Any number of them on one store. Says how it is at --port.
+    """,
+)
+reconciler = _role(
+    "reconciler",
+    7072,
+    """Run the plane's recovery alone, and what may wait a moment: expiry, webhooks, retention.
+
+    Any number of them on one store; most of its loops work in one of them at a time. Says how it is at --port.
+    """,
+)
+
+
+def load_settings(config: Path | None, flags: dict[str, str | int | None]) -> Settings:
     from holdfast.config import load  # noqa: PLC0415
     from holdfast.errors import HoldfastError  # noqa: PLC0415
 
@@ -83,8 +138,8 @@ def _load(config: Path | None, flags: dict[str, str | int | None]) -> Settings:
         raise Misused(str(error)) from error
 
 
-def _tell_where(url: str) -> None:
-    click.echo(f"holdfast is up at {url}", err=True)
+def _tell_where(url: str, who: str = "holdfast") -> None:
+    click.echo(f"{who} is up at {url}", err=True)
 
 
 def _tell_what_to_try(url: str, agents: dict[str, int]) -> None:

@@ -1,0 +1,77 @@
+"""What NATS says of itself and of the stream that carries deliveries."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from nats.aio.client import Client
+
+from holdfast.buses.nats_link import Link
+from holdfast.buses.nats_options import Options, parse
+from holdfast.buses.nats_stream import STREAM
+from holdfast.core.inspection import Aspect, Fact, Inspection, Replicas, Sync
+from holdfast.errors import BusUnavailable
+
+if TYPE_CHECKING:
+    from holdfast.locks.runtime import Runtime
+
+
+async def inspect(url: str, *, runtime: Runtime, timeout_s: float) -> Inspection:
+    """Raises `BusUnavailable`, `Invalid` or `ValueError`."""
+    options = parse(url)
+    answers: list[dict[str, Any]] = []
+    servers: list[str] = []
+
+    async def ask(client: Client) -> None:
+        servers.append(str(client.connected_server_version))
+        reply = await client.request(f"$JS.API.STREAM.INFO.{STREAM}", b"", timeout=timeout_s)
+        answers.append(msgspec.json.decode(reply.data))
+
+    link = Link(options, established=ask, lost=lambda: None, runtime=runtime, timeout_s=timeout_s)
+    try:
+        await link.open()
+    finally:
+        await link.close()
+    if not answers:
+        raise BusUnavailable(options.shown, "it did not answer", applied=False)
+    return _told(options, servers[0], answers[0])
+
+
+def _told(options: Options, version: str, answer: dict[str, Any]) -> Inspection:
+    config = answer.get("config", {})
+    # Before the first plane has made it, the stream is as the URL wants it.
+    copies, storage = config.get("num_replicas", options.replicas), config.get("storage", "file")
+    synced = Sync.COMMIT if options.synced else Sync.INTERVAL
+    return Inspection(
+        engine="NATS JetStream",
+        version=version,
+        place=options.shown,
+        facts=(
+            Fact(
+                aspect=Aspect.SYNC,
+                value=Sync.NOTHING if storage == "memory" else synced,
+                setting="sync_interval",
+                found="always, by the word of the URL" if options.synced else "not said",
+                fix="set sync_interval: always on the server, and say so with ?sync=always",
+            ),
+            Fact(
+                aspect=Aspect.REPLICAS,
+                value=Replicas.SYNCHRONOUS if copies > 1 else Replicas.NONE,
+                setting="num_replicas",
+                found=str(copies),
+                fix="on a cluster of three, ?replicas=3; without one, this is as good as it gets",
+            ),
+        ),
+        settings={"stream": STREAM if config else "not made yet", "storage": storage},
+        clock=_time_of(answer.get("ts", "")),
+    )
+
+
+def _time_of(stamp: str) -> float | None:
+    """The server's time, of which it tells more digits than Python reads."""
+    if not stamp:
+        return None
+    seconds, _, fraction = stamp.rstrip("Z").partition(".")
+    return datetime.fromisoformat(f"{seconds}.{fraction[:6].ljust(6, '0')}+00:00").timestamp()
