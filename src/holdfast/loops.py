@@ -21,18 +21,31 @@ class Loop(ABC):
     """
 
     def __init__(self, name: str, *, every_s: float, runtime: Runtime) -> None:
-        self._name = name
+        self.name = name
+        self.failures = 0
+        """Ticks that raised."""
         self._every_s = every_s
         self._jitter = runtime.jitter
+        self._now = runtime.now
+        self._done_at = runtime.now()
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @abstractmethod
     async def tick(self) -> None: ...
 
+    @property
+    def idle_s(self) -> float:
+        """Since the end of the last tick that went well."""
+        return self._now() - self._done_at
+
+    @property
+    def every_s(self) -> float:
+        return self._every_s
+
     def start(self) -> None:
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"holdfast-{self._name}")
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"holdfast-{self.name}")
 
     def wake(self) -> None:
         """Tick soon. Many calls before the tick are one."""
@@ -49,8 +62,10 @@ class Loop(ABC):
             self._woken.clear()
             try:
                 await self.tick()
+                self._done_at = self._now()
             except Exception:
-                logger.exception("loop.tick_failed", extra={"loop": self._name})
+                self.failures += 1
+                logger.exception("loop.tick_failed", extra={"event": "loop.tick_failed", "loop": self.name})
                 # Not at once again: whatever is broken may stay so for a while.
                 await asyncio.sleep(min(1.0, self._every_s))
             try:

@@ -33,6 +33,7 @@ def test_topics_that_callers_invent_share_one_label_after_the_first_hundred() ->
         telemetry.rollback_failed(job, error=OSError())
         telemetry.attempt_ended(job, a_job(topic=job.topic, state=State.SUCCEEDED))
         telemetry.job_recovered(job, a_job(topic=job.topic, state=State.TIMEOUT), reason="lease-expired")
+        telemetry.job_ended(a_job(topic=job.topic, state=State.TIMEOUT))
     telemetry.job_submitted(a_job(topic="first-7"))
 
     assert series(telemetry) <= grown + 10  # those that have no topic
@@ -60,6 +61,6 @@ def test_every_end_of_a_job_is_counted_from_zero(ended: State) -> None:
     telemetry = Telemetry()
     telemetry.job_submitted(a_job(topic="t"))
     before = counted(telemetry, "jobs_ended_total", topic="t", state=ended)
-    telemetry.attempt_ended(a_job(topic="t"), a_job(topic="t", state=ended))
+    telemetry.job_ended(a_job(topic="t", state=ended))
 
     assert (before, counted(telemetry, "jobs_ended_total", topic="t", state=ended)) == (0, 1)

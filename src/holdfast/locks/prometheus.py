@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,14 +24,25 @@ LAG_SHOWN_S = 60.0
 
 
 class PrometheusObserver:
-    """Counts what happens to locks, by class, never by key. Make one per registry and share it."""
+    """Counts what happens to locks, by class, never by key. Make one per registry and share it.
 
-    def __init__(self, registry: CollectorRegistry | None = None, *, runtime: Runtime = SYSTEM) -> None:
+    The metrics of `classes` are there at once; those of others from their first event on.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry | None = None,
+        *,
+        classes: Iterable[LockClass] = (),
+        runtime: Runtime = SYSTEM,
+    ) -> None:
         self._metrics = _Metrics(registry or REGISTRY)
         self._runtime = runtime
         self._namespaces: dict[str, _Namespace] = {}
         self._lag = 0.0, 0.0
         self._metrics.loop_lag.set_function(self._shown_lag)
+        for lock_class in classes:
+            self._namespace(lock_class)
 
     def acquired(self, lock_class: LockClass, key: str, *, fence: int, waited_s: float) -> None:
         namespace = self._namespace(lock_class)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
 from msgspec import Raw
+from msgspec.structs import replace
 
+from holdfast import tracing
 from holdfast.api import Outcome
 from holdfast.worker.ending import failed
 from holdfast.worker.lease import AttemptLease
@@ -59,6 +62,24 @@ class Attempt:
         """Ends the handler by force, from any thread. Only a child process can be ended so."""
         self.asks: set[asyncio.Task[Any]] = set()
         """What it has asked of the plane and not been answered."""
+
+    @contextmanager
+    def traced(self) -> Iterator[tracing.Traced]:
+        """A span around the attempt. What the handler hands on of its trace belongs to this span."""
+        work = self.work
+        name = f"process {work.topic}"
+        with tracing.span(
+            name, "consumer", trace=work.trace, job_id=work.job_id, fence=work.fence, attempt=work.attempt
+        ) as traced:
+            if traced.trace != work.trace:
+                self.work = replace(work, trace=traced.trace)
+            yield traced
+
+    def known(self) -> dict[str, str | int]:
+        """For log lines."""
+        work = self.work
+        ids: dict[str, str | int] = {"job_id": work.job_id, "fence": work.fence, "topic": work.topic}
+        return {**ids, "trace": tracing.trace_id(work.trace)} if work.trace else ids
 
     @property
     def ref(self) -> Ref:

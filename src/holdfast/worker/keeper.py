@@ -130,7 +130,8 @@ class Keeper:
         verdict = lease.judge(now)
         if verdict is Verdict.ABANDON:
             lease.over = True
-            logger.warning("lease.lost job_id=%s topic=%s", attempt.job_id, attempt.work.topic)
+            known = {"event": "lease.lost", **attempt.known()}
+            logger.warning("lease.lost job_id=%s topic=%s", attempt.job_id, attempt.work.topic, extra=known)
             self._stop(attempt, Stop.LOST)
         return verdict is Verdict.RENEW and not lease.renewing
 

@@ -21,6 +21,7 @@ from holdfast.worker.attempt import Attempt, Stop
 from holdfast.worker.children import ChildDied, Children
 from holdfast.worker.ending import failed
 from holdfast.worker.errors import BrokenWorker
+from holdfast.worker.health import telling_health
 from holdfast.worker.identity import own_identity
 from holdfast.worker.inline import run_in_loop, run_in_thread
 from holdfast.worker.introduction import Introduction
@@ -76,6 +77,10 @@ class Supervisor:
         self._ready = asyncio.Event()
         self._draining = asyncio.Event()
         self._hurried = asyncio.Event()
+        self._asked_at = runtime.now()
+        """When a claim was last answered, or there was no room for another one."""
+        self.health = ""
+        """Where it tells how it is, while it runs."""
 
     def drain(self) -> None:
         """Stop claiming, finish what runs; called again, hand it back at once."""
@@ -89,8 +94,23 @@ class Supervisor:
         """Until the plane knows this worker, and there is a process to run a job in."""
         await self._ready.wait()
 
+    def why_not_ready(self) -> str:
+        """Why it takes no work now; empty if it does, or would if there was room."""
+        if self._draining.is_set():
+            return "draining: it takes nothing more"
+        if not self._ready.is_set():
+            return "the plane does not know it yet"
+        silent_s = self._runtime.now() - self._asked_at
+        if self._room() > 0 and silent_s > 3 * self._introduction.heartbeat_s:
+            return f"it heartbeats, but no claim of its was answered for {silent_s:.0f} s"
+        return ""
+
     async def run(self) -> None:
         """Work until drained."""
+        async with telling_health(self._options.health, self.why_not_ready) as self.health:
+            await self._run()
+
+    async def _run(self) -> None:
         try:
             if self._children is not None:
                 await self._children.start()
@@ -184,10 +204,11 @@ class Supervisor:
         retry_s = CLAIM_RETRY_S
         answered = True
         while not self._draining.is_set():
-            room = self._options.slots + self._options.backlog - len(self._attempts)
+            room = self._room()
             if room <= 0:
                 self._freed.clear()
                 await self._freed.wait()
+                self._asked_at = self._runtime.now()
                 continue
             claimed_at = self._runtime.now()
             try:
@@ -204,7 +225,11 @@ class Supervisor:
                 continue
             retry_s = CLAIM_RETRY_S
             answered = True
+            self._asked_at = self._runtime.now()
             self._accept_all(claimed, claimed_at)
+
+    def _room(self) -> int:
+        return self._options.slots + self._options.backlog - len(self._attempts)
 
     def _holding(self) -> list[Ref]:
         """What runs here, and what has ended here while the plane has not heard of it."""
@@ -242,11 +267,16 @@ class Supervisor:
     async def _carry(self, attempt: Attempt) -> None:
         """One attempt, from its claim to its outcome."""
         try:
-            done = await self._run_handler(attempt)
-            if attempt.asks:
-                # What the handler did must be recorded before the outcome ends its chance to be.
-                await asyncio.wait(attempt.asks)
-            outcome = attempt.outcome(done)
+            with attempt.traced() as traced:
+                done = await self._run_handler(attempt)
+                if attempt.asks:
+                    # What the handler did must be recorded before the outcome ends its chance to be.
+                    await asyncio.wait(attempt.asks)
+                outcome = attempt.outcome(done)
+                traced.say("holdfast.outcome", attempt.stopped or done.outcome)
+                if logger.isEnabledFor(logging.DEBUG):
+                    ended = {"event": "attempt.ended", **attempt.known(), "outcome": attempt.stopped or done.outcome}
+                    logger.debug("attempt.ended job_id=%s outcome=%s", attempt.job_id, ended["outcome"], extra=ended)
             if outcome is not None:
                 self._outbox.add(outcome)
         finally:
@@ -269,7 +299,8 @@ class Supervisor:
             return failed("worker-child-not-started", str(error))
         except Exception as error:
             # A mistake of ours. The attempt must end all the same, else its lease would be kept for ever.
-            logger.exception("attempt.crashed job_id=%s", attempt.job_id)
+            known = {"event": "attempt.crashed", **attempt.known()}
+            logger.exception("attempt.crashed job_id=%s", attempt.job_id, extra=known)
             return failed("worker-broken", f"{type(error).__name__} in the worker itself; its log says where")
 
     async def _run_isolated(self, attempt: Attempt) -> Done:

@@ -17,6 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from holdfast import tracing
 from holdfast.worker.errors import BrokenWorker
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class Options:
     """How long a cancelled handler may take to stop by itself."""
     jobs_per_child: int = 1000
     """Then a child process is replaced by a fresh one."""
+    health: str = ""
+    """HOST:PORT at which it answers /livez and /readyz; nowhere if empty."""
     api_key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
@@ -113,7 +116,7 @@ class Worker:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Supervisor]:
         """Work inside of the block, in this loop. For tests and for programs that are more than a worker."""
-        async with _running(self._supervisor()) as supervisor:
+        async with working(self._supervisor()) as supervisor:
             yield supervisor
 
     def _supervisor(self) -> Supervisor:
@@ -180,7 +183,7 @@ def serve(target: str, **changes: Any) -> None:
 @asynccontextmanager
 async def serving(target: str, **changes: Any) -> AsyncIterator[Supervisor]:
     """As `serve`, inside of the block."""
-    async with _running(await _from_target(target, changes)) as supervisor:
+    async with working(await _from_target(target, changes)) as supervisor:
         yield supervisor
 
 
@@ -197,6 +200,7 @@ async def _from_target(target: str, changes: dict[str, Any]) -> Supervisor:
 
 def _run(prepare: Callable[[], Supervisor | Awaitable[Supervisor]]) -> None:
     async def main() -> None:
+        tracing.collect_if_configured()
         supervisor = prepare()
         if isinstance(supervisor, Awaitable):
             supervisor = await supervisor
@@ -211,7 +215,8 @@ def _run(prepare: Callable[[], Supervisor | Awaitable[Supervisor]]) -> None:
 
 
 @asynccontextmanager
-async def _running(supervisor: Supervisor) -> AsyncIterator[Supervisor]:
+async def working(supervisor: Supervisor) -> AsyncIterator[Supervisor]:
+    """It works inside of the block, in this loop, and has ended after it."""
     running = asyncio.create_task(supervisor.run())
     ready = asyncio.create_task(supervisor.wait_ready())
     await asyncio.wait([running, ready], return_when=asyncio.FIRST_COMPLETED)
