@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.access import Access, with_access
+from holdfast.cli.lock_inventory import classes, evict, top
 from holdfast.cli.output import moment, print_row, print_rows, printable, seconds_left, text
 from holdfast.cli.refusals import Absent, Clash
 
@@ -24,6 +25,10 @@ _LIMIT = click.IntRange(1, 10_000)
 @click.group()
 def lock() -> None:
     """See who holds which lock, and release it."""
+
+
+for command in (classes, top, evict):
+    lock.add_command(command)
 
 
 @lock.command("list")

@@ -65,12 +65,24 @@ def json_value(name: str, *, width: int = 60) -> Column:
     return name, show
 
 
+def age(seconds: float) -> str:
+    """A span of time in words that fit into a table."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
 def printable(value: str) -> str:
     """Keys, holders and reasons are other people's words: none of them may steer the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
 
 
-def _print_aligned(lines: Sequence[Sequence[str]]) -> None:
+def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    for line in lines:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def _print_aligned(lines: Sequence[Sequence[str]]) -> None:
+    for line in aligned(lines):
+        click.echo(line)
