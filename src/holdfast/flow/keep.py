@@ -7,31 +7,40 @@ from collections.abc import Callable
 from holdfast.core.job import Tenant
 from holdfast.core.record import Kind, Record
 from holdfast.errors import Conflict
+from holdfast.flow.audit import Entry, transact
 from holdfast.ports import RecordChange, Store, Transaction
 
 TRIES = 5
 
 
-async def write_record(record: Record, *, store: Store) -> bool:
+async def write_record(record: Record, *, store: Store, entry: Entry | None = None) -> bool:
     """Whether it is stored: false if the version before it is not the one that is there."""
-    return await _written(RecordChange(after=record, replaces=record.version - 1), store=store)
+    return await _written(RecordChange(after=record, replaces=record.version - 1), store=store, entry=entry)
 
 
 async def change_record(
-    kind: Kind, tenant: Tenant, record_id: str, change: Callable[[Record], Record], *, store: Store
+    kind: Kind,
+    tenant: Tenant,
+    record_id: str,
+    change: Callable[[Record], Record],
+    *,
+    store: Store,
+    entry: Entry | None = None,
 ) -> Record:
     """The record as `change` made it, one version on. Raises `Conflict` if others are always faster."""
     for _ in range(TRIES):
         record = change(await store.get_record(kind, tenant, record_id))
-        if await write_record(record, store=store):
+        if await write_record(record, store=store, entry=entry):
             return record
     raise keeps_changing(kind)
 
 
-async def remove_record(kind: Kind, tenant: Tenant, record_id: str, *, store: Store) -> None:
+async def remove_record(
+    kind: Kind, tenant: Tenant, record_id: str, *, store: Store, entry: Entry | None = None
+) -> None:
     for _ in range(TRIES):
         record = await store.get_record(kind, tenant, record_id)
-        if await _written(RecordChange(after=record, replaces=record.version, remove=True), store=store):
+        if await _written(RecordChange(after=record, replaces=record.version, remove=True), store=store, entry=entry):
             return
     raise keeps_changing(kind)
 
@@ -40,6 +49,5 @@ def keeps_changing(kind: Kind) -> Conflict:
     return Conflict(f"the {kind} keeps changing; try again")
 
 
-async def _written(change: RecordChange, *, store: Store) -> bool:
-    [written] = await store.transact([Transaction(records=[change])])
-    return written
+async def _written(change: RecordChange, *, store: Store, entry: Entry | None) -> bool:
+    return await transact(Transaction(records=[change]), store=store, entry=entry)

@@ -109,10 +109,14 @@ class StoreRefused(LockError):
     code = "store-refused"
     status = 500
 
-    def __init__(self, subject: str, detail: str, *, next_step: str) -> None:
+    def __init__(self, subject: str, detail: str, *, next_step: str, full: bool = False) -> None:
         super().__init__(f"{subject}: {detail}. {next_step}")
         self.subject = subject
         self.next_step = next_step
+        self.retryable = full
+        """A full disk has room again some day, and then the very same request is served."""
+        if full:
+            self.status = 507
 
 
 class UndeclaredClass(LockError, LookupError):

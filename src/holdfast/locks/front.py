@@ -33,7 +33,8 @@ class Front:
     ) -> None:
         self.observer: Observer = observer or LoggingObserver()
         self.classes = Classes(classes, runtime=runtime, observer=self.observer)
-        self.keeper = Keeper(keeper_store, runtime=runtime, observer=self.observer)
+        self.keeper = Keeper(keeper_store, runtime=runtime, observer=self.observer, rule=self._rule)
+        self._obeyed = self.classes.revision()
         self._prefix = prefix
         self._runtime = runtime
         self._windows: dict[str, str] = {}
@@ -45,6 +46,12 @@ class Front:
     def family(self, lock_class: LockClass | str | None) -> str:
         """What the keys of one class, or of all, start with."""
         return self._prefix if lock_class is None else f"{self._prefix}{self.classes.get(lock_class).key_prefix}"
+
+    def named(self, key: str) -> tuple[LockClass, str]:
+        """The class and the item of a key, given with the prefix or without. Raises `UndeclaredClass`."""
+        bare = key.removeprefix(self._prefix)
+        chosen = self.classes.of_key(bare)
+        return chosen, bare.removeprefix(chosen.key_prefix or "")
 
     def item(self, lock_class: LockClass | str, item: str) -> tuple[LockClass, str]:
         """The class in force and the key of something to hold and release."""
@@ -82,6 +89,8 @@ class Front:
         self.observer.acquired(chosen, key, fence=grant.fence, waited_s=waited_s)
         # Also one that is not renewed: the keeper ends it when its window ends.
         self.keeper.watch(lease)
+        if (ruling := self.classes.get(chosen.name)) is not chosen:
+            lease.obey(ruling)  # it changed while the lock was waited for, and the keeper did not know this lease yet
         return lease
 
     def gave_up(self, chosen: LockClass, key: str, error: BaseException) -> None:
@@ -122,6 +131,13 @@ class Front:
     def not_released(self, lease: Lease) -> NotOwned:
         self.observer.not_owned(lease.lock_class, lease.key, operation="release")
         return NotOwned(lease.key, operation="release")
+
+    def _rule(self, leases: list[Lease]) -> None:
+        revision = self.classes.revision()
+        if revision != self._obeyed:
+            self._obeyed = revision
+            for lease in leases:
+                lease.obey(self.classes.get(lease.lock_class.name))
 
     def _lease(self, chosen: LockClass, key: str, token: str, fence: int, sent_at: float) -> Lease:
         hold_until = math.inf if chosen.max_hold is None else sent_at + chosen.max_hold

@@ -36,8 +36,17 @@ CLOSE_S_MAX = 5.0
 class Keeper:
     """Starts with its first lease. `watch` and `forget` may be called from any thread."""
 
-    def __init__(self, store: LockStore, *, runtime: Runtime, observer: Observer) -> None:
+    def __init__(
+        self,
+        store: LockStore,
+        *,
+        runtime: Runtime,
+        observer: Observer,
+        rule: Callable[[list[Lease]], None] = lambda _: None,
+    ) -> None:
+        """`rule` is shown all leases before each sweep, in the keeper's thread."""
         self.store = store
+        self._rule = rule
         self._runtime = runtime
         self._observer = observer
         # Plain dict operations are atomic; the sweep works on a copy.
@@ -141,6 +150,7 @@ class Keeper:
     def _sweep(self, now: float) -> None:
         due: list[Lease] = []
         leases = list(self._leases.values())
+        self._rule(leases)
         # The one line that runs for every lease at every sweep: ten thousand take half a millisecond.
         for lease in [lease for lease in leases if lease.look_at <= now]:
             if lease.lost is not None:

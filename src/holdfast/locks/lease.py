@@ -6,6 +6,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from holdfast.locks.errors import LeaseLost, LossReason, NotOwned
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
 
 _LOSING = threading.Lock()
+
+
+@lru_cache(64)
+def _ruled(lock_class: LockClass, failures: int, action: str) -> LockClass:
+    """Leases of one class are many: what they change to is worked out once."""
+    return lock_class.with_policy(renewal_failures=failures, on_renewal_failure=action)
 
 
 class Lease:
@@ -146,6 +153,13 @@ class Lease:
     @property
     def carries_on(self) -> bool:
         return self.lock_class.on_renewal_failure is OnRenewalFailure.CONTINUE
+
+    def obey(self, ruling: LockClass) -> None:
+        """Go on by the rules of `ruling`: how many failures end it, and what that means. The keeper looks at it at once."""
+        own = self.lock_class
+        if (own.renewal_failures, own.on_renewal_failure) != (ruling.renewal_failures, ruling.on_renewal_failure):
+            self.lock_class = _ruled(own, ruling.renewal_failures, str(ruling.on_renewal_failure))
+            self.look_at = self.belief.sent_at
 
     def on_loss(self, callback: Callable[[], None] | None) -> None:
         """Have `callback` called, in whatever thread finds out, when the lease is lost."""

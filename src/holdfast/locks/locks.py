@@ -48,6 +48,8 @@ class Locks:
         self._queues: dict[str, LocalQueue] = {}
         self._errands: set[asyncio.Task[None]] = set()
         self.override = self._front.classes.override
+        self.rule = self._front.classes.rule
+        self.in_force = self._front.classes.get
 
     async def __aenter__(self) -> Self:
         try:
@@ -158,6 +160,14 @@ class Locks:
         its next renewal (`LeaseLost`, revoked). The reason is kept in the history.
         """
         return await self._store.evict(self._front.key(lock_class, item), fence, reason=reason)
+
+    def classes(self) -> builtins.list[LockClass]:
+        """Every declared class, as it is in force now."""
+        return self._front.classes.all()
+
+    def named(self, key: str) -> tuple[LockClass, str]:
+        """The class and the item of a key, given with the prefix or without. Raises `UndeclaredClass`."""
+        return self._front.named(key)
 
     async def inspect(self, lock_class: LockClass | str, item: str) -> Holder | None:
         """Who holds the lock now, or None."""

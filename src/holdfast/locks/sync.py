@@ -57,6 +57,7 @@ class SyncLocks:
         self._store: BlockingStore = native or _Bridge(self._keeper)
         self._mutexes = _Mutexes()
         self.override = self._front.classes.override
+        self.rule = self._front.classes.rule
 
     def __enter__(self) -> Self:
         try:

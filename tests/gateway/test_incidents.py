@@ -1,0 +1,68 @@
+"""Incidents over HTTP: begun strict, noted, stopped, and told as a post-mortem."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.conftest import Served
+from holdfast import errors
+from holdfast.api.matrix import MatrixRules
+
+
+async def actions(served: Served) -> dict[str, tuple[str, int]]:
+    return {row.namespace: (row.action, row.failures) for row in (await served.client.matrix()).items}
+
+
+async def test_an_incident_keeps_together_what_was_seen_said_and_done(served: Served) -> None:
+    await served.client.set_matrix("namespace=approval", MatrixRules(action="continue"), reason="before it")
+    job = await served.client.submit("t")
+    started = await served.client.start_incident("double | payments", by="ana")
+    async with asyncio.timeout(20):
+        while (await actions(served))["workflow.run"] != ("fence", 1):
+            await asyncio.sleep(0.05)
+    await served.client.note_incident(1, "the bank's log has two charges", by="ben")
+    await served.client.freeze("topic=t", reason="until we know more", by="ana")
+    await served.client.cancel(job.id, reason="the double")
+    await served.client.unfreeze("topic=t", reason="it was the test account", by="ana")
+    stopped = await served.client.stop_incident(1, summary="a test account", by="ana")
+    async with asyncio.timeout(20):
+        while (await actions(served))["workflow.run"] != ("fence", 3):
+            await asyncio.sleep(0.05)
+    told = await served.client.export_incident(1)
+
+    assert (started.number, started.strict, started.before["jobs"]) == (1, True, {"SCHEDULED": 1})
+    assert stopped.end["jobs"] == {}
+    assert [cell.cell for cell in (await served.client.matrix()).cells] == ["namespace=approval"], "others' cells stay"
+    assert [(one.kind, one.by, one.text) for one in told.timeline if one.kind != "saw"] == [
+        ("did", "ana", "incident.started incident: double | payments"),
+        ("note", "ben", "the bank's log has two charges"),
+        ("did", "ana", "freeze.began freeze/topic=t: until we know more"),
+        ("did", "", f"job.cancelled job/{job.id}: the double"),
+        ("did", "ana", "freeze.ended freeze/topic=t: it was the test account"),
+        ("did", "ana", "incident.stopped incident/1: a test account"),
+    ]
+    assert (told.counts["freeze.began"], told.counts["job.cancelled"], told.cut) == (1, 1, False)
+    assert "# Incident 1: double | payments" in told.markdown
+    assert "| note | ben | the bank's log has two charges |" in told.markdown
+    assert "incident: double \\| payments |" in told.markdown, "no table is broken by what people say"
+    assert '| jobs | {"SCHEDULED":1} | - |' in told.markdown
+    assert (await served.client.verify_audit(plane=True)).intact
+
+
+async def test_one_incident_is_open_at_a_time(served: Served) -> None:
+    await served.client.start_incident("first", strict=False)
+    with pytest.raises(errors.Conflict, match="incident 1 is open"):
+        await served.client.start_incident("second")
+    await served.client.stop_incident(1)
+    with pytest.raises(errors.Conflict, match="incident 1 is over"):
+        await served.client.stop_incident(1)
+    await served.client.note_incident(1, "afterwards")
+    second = await served.client.start_incident("second")
+
+    assert (second.number, second.strict) == (2, True)
+    assert [one.number for one in (await served.client.incidents()).items] == [2, 1]
+    assert [note.text for note in (await served.client.incident(1)).notes] == ["afterwards"]
+    with pytest.raises(errors.NotFound, match="no incident 3"):
+        await served.client.note_incident(3, "x")
