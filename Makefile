@@ -28,6 +28,7 @@ test: lint  ## Run every check and every test, against real servers from wheels
 	@# Every worker has servers of its own, so any test may run anywhere: work stealing keeps all
 	@# cores busy to the end, where whole files per worker would wait for the longest one. Three
 	@# workers on two cores: many tests wait for a lease of a real process to run out.
+	@tools/promtool >/dev/null || echo "promtool is not to be had here: the alerts are checked only in part"
 	$(PY) -m pytest -n 3 --dist worksteal
 
 .PHONY: check
@@ -54,6 +55,11 @@ bench: $(READY)  ## Measure against other lock libraries and job systems, and pr
 .PHONY: soak
 soak: $(READY)  ## Tell many stories of a hostile world (SEEDS=1000000, STORY=lock), or attack real servers (MINUTES=30, ON=redis)
 	@PYTHONPATH=tests $(PY) -m $(if $(MINUTES),soak --minutes $(MINUTES) $(ON),simulation soak --seeds $(or $(SEEDS),10000) $(STORY))
+
+.PHONY: drill
+drill: $(READY)  ## Rehearse every failure with real processes, and see that broken promises are found (report in holdfast-drill/)
+	@$(PY) -m holdfast drill run --all --jobs 2
+	@HOLDFAST_TEST_DRILLS=all $(PY) -m pytest tests/drills -k broken_on_purpose -n 2
 
 .PHONY: soak-lock-set
 soak-lock-set: $(READY)  ## Stop real processes inside their locks: what is lost with guards, and with a lease alone (UPDATES=100000)

@@ -19,6 +19,7 @@ from holdfast.cli import cli
 from holdfast.config import Settings
 from holdfast.core.states import Risk
 from holdfast.core.topic import Topic, Topics
+from holdfast.ports import Bus
 
 API_KEY = "a-key-of-the-test"
 TOPICS = Topics((Topic(name="once.*", max_attempts=1), Topic(name="refund", risk=Risk.HIGH, max_attempts=2)))
@@ -67,8 +68,8 @@ class Plane:
 
 
 @contextmanager
-def plane_in_thread(folder: Path) -> Iterator[Plane]:
-    settings = Settings(store=f"sqlite:///{folder}/plane.db", port=0, api_key=API_KEY, topics=TOPICS)
+def plane_in_thread(folder: Path, *, topics: Topics = TOPICS, bus: Bus | None = None) -> Iterator[Plane]:
+    settings = Settings(store=f"sqlite:///{folder}/plane.db", port=0, api_key=API_KEY, topics=topics)
     address: Future[str] = Future()
     stop = asyncio.Event()
     loops: list[asyncio.AbstractEventLoop] = []
@@ -76,7 +77,7 @@ def plane_in_thread(folder: Path) -> Iterator[Plane]:
     async def serve() -> None:
         loops.append(asyncio.get_running_loop())
         try:
-            async with serving(settings) as url:
+            async with serving(settings, bus=bus) as url:
                 address.set_result(url)
                 await stop.wait()
         except Exception as error:

@@ -48,6 +48,12 @@ class TookTooLong(Refusal):
     exit_code = 6
 
 
+class Broken(Refusal):
+    """A drill has found a promise that did not hold."""
+
+    exit_code = 7
+
+
 _BY_CODE = {"idempotency-key-reused": Clash, "not-an-approver": Clash}
 _BY_STATUS = {401: Away, 404: Absent, 409: Clash, 412: Clash, 423: Clash, 429: Away}
 

@@ -1,0 +1,1 @@
+"""What the people on call use: explanations, drills, runbooks."""
