@@ -10,7 +10,8 @@ from holdfast.core.share import Quotas, Shares, Turns, limit_of
 from holdfast.core.states import TERMINAL, State
 from holdfast.core.topic import Topics
 from holdfast.flow.decide import Policy
-from holdfast.flow.dispatch import Dispatched, Dispatcher, Doors, Placed
+from holdfast.flow.dispatch import Dispatched, Dispatcher, Doors, Placed, Sending
+from holdfast.flow.freeze import LiveFreezes
 from holdfast.locks import Locks
 from holdfast.locks.runtime import Runtime
 from holdfast.loops import Listener
@@ -23,6 +24,7 @@ OTHERS = 50
 OTHERS_LISTS = 20
 POLL_S = 0.25
 """The floor under the wake-ups: a job whose back-off has passed, or whose wake-up was lost, waits this long."""
+OF_SESSIONS_MAX = 10_000
 STORE_RETRY_S = 1.0
 """After a write that the store did not answer."""
 
@@ -41,10 +43,12 @@ class Scheduler(Listener):
         telemetry: Telemetry,
         runtime: Runtime,
         quotas: Quotas | None = None,
+        freezes: LiveFreezes | None = None,
     ) -> None:
         super().__init__("scheduler", store=store, every_s=POLL_S, runtime=runtime)
         self._registry = registry
         self._runtime = runtime
+        self._freezes = freezes or LiveFreezes(store)
         self._dispatcher = Dispatcher(
             store=store,
             bus=bus,
@@ -54,24 +58,32 @@ class Scheduler(Listener):
             doors=doors,
             telemetry=telemetry,
             runtime=runtime,
+            freezes=self._freezes,
         )
         self._quotas = quotas or Quotas()
         self._topics = topics
         self._limits_work = self._quotas.limit_work or any(topic.running_max for topic in topics.declared)
         self._turns = Turns()
         self._not_before = 0.0
+        self._waits = True
+        """Somebody may wait for a worker: nobody is given one past them."""
+        self._of_sessions: set[str] = set()
+        """Jobs at work behind whom others of their sessions may wait, unlisted."""
 
     async def tick(self) -> None:
         """Dispatch what fits now, batch after batch, until nothing more fits or nothing is left.
 
-        Jobs that no worker can take now, or whose tenant, topic or rule has all it may have, are looked
-        past, so that they do not starve those behind.
+        Jobs that no worker can take now, that are frozen, or whose tenant, topic or rule has all it may have,
+        are looked past, so that they do not starve those behind.
         """
+        self._waits = True
         passed_over: set[str] = set()
         shares = await self._count() if self._limits_work and self._has_room() else None
         while self._runtime.now() >= self._not_before:
             candidates = {view.id: view for view in self._registry.candidates()}
             if not any(view.room > 0 and not view.draining for view in candidates.values()):
+                return
+            if (await self._freezes.current()).everything:
                 return
             jobs = await self._list(passed_over, shares)
             waiting = [*jobs, *await self._list_others(jobs, passed_over, shares)]
@@ -81,6 +93,8 @@ class Scheduler(Listener):
             placed, left = self._place(self._turns.arrange(waiting), candidates, shares)
             outcomes = await self._dispatch(placed) if placed else []
             passed_over |= {job.topic for job in left}
+            all_sent = len(outcomes) == len(waiting) and all(outcome is Dispatched.SENT for outcome in outcomes)
+            self._waits = not all_sent or len(jobs) == BATCH or _size(passed_over, shares) > 0
             if len(jobs) < BATCH or (Dispatched.SENT not in outcomes and _size(passed_over, shares) == known):
                 return
 
@@ -93,10 +107,11 @@ class Scheduler(Listener):
     async def _list(
         self, passed_over: set[str], shares: Shares | None, *, limit: int = BATCH, without: Collection[Tenant] = ()
     ) -> list[Job]:
+        frozen = self._freezes.known
         return await self._store.list_dispatchable(
             limit=limit,
-            except_topics=passed_over if shares is None else passed_over | shares.full_topics,
-            except_tenants=without if shares is None else shares.full_tenants.union(without),
+            except_topics=frozen.topics.union(passed_over, () if shares is None else shares.full_topics),
+            except_tenants=frozen.tenants.union(without, () if shares is None else shares.full_tenants),
             except_keys=() if shares is None else shares.full_keys,
         )
 
@@ -128,7 +143,8 @@ class Scheduler(Listener):
                 break
             if shares is not None and not shares.has_room_for(job):
                 continue
-            chosen = place(job, job.pool, candidates.values(), alive_since=alive_since)
+            is_frozen = self._freezes.of(job) is not None
+            chosen = None if is_frozen else place(job, job.pool, candidates.values(), alive_since=alive_since)
             if chosen is None:
                 left.append(job)
             else:
@@ -143,7 +159,15 @@ class Scheduler(Listener):
         # Counted before it is sent: the next look at the registry must not give the same room away.
         for job, worker in placed:
             self._registry.took(worker, job.id)
-        outcomes = await self._dispatcher.dispatch(placed)
+        if len(self._of_sessions) > OF_SESSIONS_MAX:
+            self._of_sessions.clear()  # their ends were not heard; who waits behind them is found by polling
+        self._of_sessions.update(job.id for job, _ in placed if job.session)
+        try:
+            outcomes = await self._dispatcher.dispatch(placed)
+        except BaseException:
+            for job, _ in placed:
+                self._registry.freed(job.id)
+            raise
         for (job, _), outcome in zip(placed, outcomes, strict=True):
             if outcome is not Dispatched.SENT:
                 self._registry.freed(job.id)
@@ -154,12 +178,37 @@ class Scheduler(Listener):
             self._not_before = self._runtime.now() + STORE_RETRY_S
         return outcomes
 
+    def give(self, job: Job) -> Sending | None:
+        """A `Giver`'s word: past the queue if nobody stands in it, and only where no limit has to be counted."""
+        now = self._store.now()
+        if self._waits or self._limits_work or limit_of(job) or job.session or job.not_before > now:
+            return None
+        if not self._freezes.lets(job):
+            return None
+        chosen = place(job, job.pool, self._registry.candidates(), alive_since=now - SILENT_S)
+        sending = None if chosen is None else self._dispatcher.give(job, chosen.id)
+        if sending is not None:
+            self._registry.took(sending.change.after.worker, job.id)
+        return sending
+
+    def gave(self, sending: Sending, *, written: bool | None) -> None:
+        self._dispatcher.gave(sending, written=written)
+        if written:
+            self._turns.served([sending.change.before])
+        else:
+            self._registry.freed(sending.change.before.id)
+
     def heard(self, events: Sequence[JobEvent]) -> None:
         """What was committed: room that became free, or a job that became dispatchable."""
-        for event in events:
-            if event.state in TERMINAL or event.state is State.SCHEDULED:
-                self._registry.freed(event.job_id)
-                self.wake()
+        # By job, the last word of this commit: one that was stored and given away in it waits for nobody.
+        last = {event.job_id: event.state for event in events}
+        ended = {job_id for job_id, state in last.items() if state in TERMINAL}
+        if State.SCHEDULED in last.values():
+            self._waits = True
+            self.wake()
+        elif ended and (self._waits or not self._of_sessions.isdisjoint(ended)):
+            self.wake()
+        self._of_sessions -= ended
 
 
 def _size(passed_over: set[str], shares: Shares | None) -> int:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.faulty_store import Fault
 from flow.plane_invariants import check_plane
-from flow.stage import Stage, staged
+from flow.stage import ACME, Stage, staged
 from holdfast.core.job import JobId
 from holdfast.core.states import State
 from holdfast.errors import StoreUnavailable
 from holdfast.flow.dispatch import Dispatched, Placed
+from holdfast.flow.freeze import freeze
+from holdfast.flow.submit import Submitter
+from holdfast.ports import JobFilter
+from holdfast.stores import StoreWithBus
 
 
 async def kinds(stage: Stage, job_id: JobId) -> list[str]:
@@ -118,3 +123,68 @@ async def test_lease_begins_after_the_time_from_which_the_worker_counts_it(runti
         assert rule.times == 0
         assert claim.opened_at == before
         assert handed.lease_until == handed.since + lease_s
+
+
+def giving(stage: Stage) -> Submitter:
+    """As a plane's own: it knows who waits."""
+    store = cast(StoreWithBus, stage.store)
+    return Submitter(store, stage.topics, stage.policy, stage.runtime, live_jobs_max=100_000, giver=stage.scheduler)
+
+
+@on_virtual_time
+async def test_job_that_a_claim_waits_for_is_running_when_its_submission_is_acknowledged(
+    runtime: VirtualRuntime,
+) -> None:
+    async with staged(runtime) as stage:
+        stage.submitter = giving(stage)
+        stage.hello("w1")
+        await stage.scheduler.tick()  # nobody waits in the queue
+        with stage.claims.serving("w1") as claim, claim.open_for(1):
+            stage.store.calls.clear()
+            accepted = await stage.order(key="k")
+            [handed] = await claim.take_handed()
+        assert (stage.store.calls["transact"], "submit" in stage.store.calls) == (1, False)
+        assert (accepted.job, accepted.repeated) == (handed, False)
+        assert await kinds(stage, handed.id) == ["job.submitted", "job.dispatched", "job.started"]
+        with stage.claims.serving("w1") as claim, claim.open_for(1):
+            again = await stage.order(key="k")
+            assert await claim.take_handed() == []
+        assert (again.job.id, again.repeated) == (handed.id, True)
+        await check_plane(stage, all_ended=False)
+
+
+@pytest.mark.parametrize("ahead", ["a job that waits", "a freeze", "nobody who looked"])
+@on_virtual_time
+async def test_nobody_is_given_a_job_past(runtime: VirtualRuntime, ahead: str) -> None:
+    async with staged(runtime) as stage:
+        stage.submitter = giving(stage)
+        stage.hello("w1", slots=1)
+        if ahead == "a job that waits":
+            await stage.submit()
+        if ahead == "a freeze":
+            await freeze("all", reason="an incident", for_s=None, store=stage.inner)
+        if ahead != "nobody who looked":
+            await stage.scheduler.tick()
+            await stage.submit()
+        with stage.claims.serving("w1") as claim, claim.open_for(1):
+            job = await stage.submit()
+            assert await claim.take_handed() == []
+        assert (await stage.job(job.id)).state is State.SCHEDULED
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY])
+@on_virtual_time
+async def test_submission_in_doubt_is_repeated_without_a_second_job(runtime: VirtualRuntime, fault: Fault) -> None:
+    async with staged(runtime) as stage:
+        stage.submitter = giving(stage)
+        stage.hello("w1")
+        await stage.scheduler.tick()
+        stage.store.fault("transact", fault, times=1)
+        with stage.claims.serving("w1") as claim, claim.open_for(1):
+            with pytest.raises(StoreUnavailable):
+                await stage.order(key="k")
+            with pytest.raises(StoreUnavailable):
+                await claim.take_handed()
+        again = await stage.order(key="k")
+        assert again.repeated is (fault is Fault.LOSE_REPLY)
+        assert len(await stage.inner.list_jobs(ACME, JobFilter(), before=None, limit=10)) == 1

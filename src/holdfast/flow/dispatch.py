@@ -27,6 +27,7 @@ from holdfast.core.topic import Topics
 from holdfast.errors import BusUnavailable, StoreUnavailable
 from holdfast.flow.decide import Policy
 from holdfast.flow.execute import starting
+from holdfast.flow.freeze import LiveFreezes
 from holdfast.flow.gate import apply_changes, is_gated, pass_gate
 from holdfast.locks import LockClass, LockError, Locks
 from holdfast.locks.runtime import Runtime
@@ -46,7 +47,7 @@ class Dispatched(StrEnum):
     MOVED_ON = "moved_on"
     """Somebody else has dispatched, cancelled or finished it: nothing to do."""
     NOT_NOW = "not_now"
-    """Another scheduler has its lock, or the bus failed: it comes round again."""
+    """It is frozen, another scheduler has its lock, or the bus failed: it comes round again."""
     UNANSWERED = "unanswered"
     """The store did not answer, and nothing was published: better not asked again at once."""
 
@@ -79,6 +80,10 @@ class Sending(NamedTuple):
     change: Change
     handover: Handover | None = None
 
+    @property
+    def changes(self) -> list[Change]:
+        return [self.change] if self.handover is None else [self.change, self.handover.start]
+
 
 class Dispatcher:
     def __init__(
@@ -92,8 +97,10 @@ class Dispatcher:
         doors: Doors,
         telemetry: Telemetry,
         runtime: Runtime,
+        freezes: LiveFreezes | None = None,
     ) -> None:
         self._store = store
+        self._freezes = freezes or LiveFreezes(store)
         self._topics = topics
         self._policy = policy
         self._doors = doors
@@ -109,8 +116,12 @@ class Dispatcher:
         if not self._bus.atomic:
             return list(await asyncio.gather(*(self._dispatch_locked(*one) for one in placed)))
         now = self._store.now()
-        outcomes = [Dispatched.MOVED_ON] * len(placed)
-        waiting = [n for n, (job, _) in enumerate(placed) if job.state is State.SCHEDULED]
+        outcomes = [Dispatched.NOT_NOW if self._freezes.of(job) else Dispatched.MOVED_ON for job, _ in placed]
+        waiting = [
+            n
+            for n, (job, _) in enumerate(placed)
+            if job.state is State.SCHEDULED and outcomes[n] is Dispatched.MOVED_ON
+        ]
         changes = {n: self._dispatching(*placed[n], next_fence(placed[n].job, now=now)) for n in waiting}
         gated = {n: change for n, change in changes.items() if is_gated(change.before)}
         free = {n: change for n, change in changes.items() if n not in gated} if gated else changes
@@ -119,6 +130,24 @@ class Dispatcher:
         for n, outcome in zip((*free, *gated), (*written, *passed), strict=True):
             outcomes[n] = outcome
         return outcomes
+
+    def give(self, job: Job, worker: str) -> Sending | None:
+        """How a job that is about to be stored is dispatched, started and handed to a claim that waits, all in the
+        transaction that stores it; None if none waits. Whoever writes it calls `gave`."""
+        if not self._bus.atomic or job.state is not State.SCHEDULED or is_gated(job):
+            return None
+        sending = self._sending(self._dispatching(job, worker, next_fence(job, now=self._store.now())))
+        return sending if sending.handover is not None else None
+
+    def gave(self, sending: Sending, *, written: bool | None) -> None:
+        """Whether it was written; None: nobody knows."""
+        assert sending.handover is not None
+        if written is None:
+            sending.handover.door.shut(in_doubt=True)
+            return
+        if written:
+            self._tell(sending.change)
+        self._hand_over(sending.handover, started=written)
 
     def _sending(self, change: Change) -> Sending:
         """By way of a claim that waits for it, else as a delivery."""
@@ -134,6 +163,8 @@ class Dispatcher:
             return Dispatched.MOVED_ON
         try:
             async with self._locks.hold(JOB, job.id) as lease:
+                if self._freezes.of(job):  # while the lock was waited for
+                    return Dispatched.NOT_NOW
                 change = self._dispatching(job, worker, max(lease.fence, job.fence + 1))
                 [written] = await (self._write_gated([change]) if is_gated(job) else self._write([Sending(change)]))
                 return await self._publish(change) if written is Dispatched.SENT else written
@@ -213,13 +244,11 @@ class Dispatcher:
     async def _write_together(self, sendings: Sequence[Sending]) -> list[bool]:
         if not any(handover for _, handover in sendings):
             return await self._store.apply([change for change, _ in sendings])
-        return await self._store.transact(
-            [Transaction(changes=[change, *([handover.start] if handover else [])]) for change, handover in sendings]
-        )
+        return await self._store.transact([Transaction(changes=sending.changes) for sending in sendings])
 
     def _hand_over(self, handover: Handover, *, started: bool) -> None:
         if started:
-            self._telemetry.job_started(handover.start.after)
+            self._telemetry.job_started(handover.start.after, waited_s=0.0)
             handover.door.hand(handover.start.after)
         else:
             handover.door.shut()

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.job import Job, JobId, Tenant
+from holdfast.core.record import Kind, Record
 from holdfast.core.share import Quotas
 from holdfast.core.states import Risk, State
 from holdfast.core.topic import Topic, Topics
-from holdfast.errors import Conflict, HoldfastError, Invalid, KeyInFlight, KeyReused
+from holdfast.errors import Conflict, HoldfastError, Invalid, KeyInFlight, KeyReused, TooMany
+from holdfast.flow import give
 from holdfast.flow.admission import Admission
 from holdfast.flow.decide import Policy, rule_on
 from holdfast.flow.gate import Asked, ask_approval
+from holdfast.flow.give import Giver
 from holdfast.flow.session import SessionPolicy, submit_in_session
 from holdfast.flow.throttle import Throttles
 from holdfast.locks.runtime import Runtime
-from holdfast.ports import Accepted, Store, Submission
+from holdfast.ports import Accepted, RecordChange, Store, Submission, Transaction
 from holdfast.ports import KeyReused as Reused
+
+NO_KEY = "\x1fnone"
+"""No caller's key begins with a control character: there is no such record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,18 +85,20 @@ class Submitter:
         *,
         live_jobs_max: int,
         quotas: Quotas | None = None,
+        giver: Giver | None = None,
     ) -> None:
         self._store = store
+        self._giver = giver
         self._topics = topics
         self._policy = policy
         self._runtime = runtime
-        self._admission = Admission(store, topics, quotas or Quotas(), live_jobs_max=live_jobs_max)
+        self.admission = Admission(store, topics, quotas or Quotas(), live_jobs_max=live_jobs_max)
         self._throttles = Throttles()
         self._in_flight: set[tuple[Tenant, str]] = set()
 
     async def submit(self, orders: Sequence[Order]) -> list[Accepted | HoldfastError]:
         """One answer per order; a bad one does not fail the others. Durable when it returns."""
-        await self._admission.count()
+        await self.admission.count()
         answers: list[Accepted | HoldfastError | None] = [None] * len(orders)
         submissions: dict[int, Submission] = {}
         for n, order in enumerate(orders):
@@ -109,14 +117,31 @@ class Submitter:
             else:
                 answers[n] = reply
             if not isinstance(reply, Accepted) or reply.repeated:
-                self._admission.withdrawn(submission.job)
+                self.admission.withdrawn(submission.job)
+        too_many = {n for n, answer in enumerate(answers) if isinstance(answer, TooMany) and orders[n].key is not None}
+        for n, repeated in (await self._find_repeated({n: orders[n] for n in sorted(too_many)})).items():
+            answers[n] = repeated
         return [answer for answer in answers if answer is not None]
+
+    async def _find_repeated(self, orders: Mapping[int, Order]) -> dict[int, Accepted]:
+        """Whoever repeats a request that was taken is given its answer again, also where another would be too many."""
+        known = {n: self._again(order) for n, order in orders.items()}
+        # Nothing is written of it. What repeats a submission is answered with True before anything else is asked.
+        probes = [Transaction(submissions=[again], records=[_impossible(again.job)]) for again in known.values()]
+        are_repeated = await self._store.transact(probes) if probes else []
+        repeated = [n for n, yes in zip(known, are_repeated, strict=True) if yes]
+        replies = await self._store.submit([known[n] for n in repeated]) if repeated else []
+        return {n: reply for n, reply in zip(repeated, replies, strict=True) if isinstance(reply, Accepted)}
+
+    def _again(self, order: Order) -> Submission:
+        job = new_job(order, self._topics.get(order.topic), job_id=self._new_id(), now=self._store.now())
+        return Submission(job=job, key=order.key, digest=order.digest(), alone=True)
 
     async def _store_all(self, wanted: Sequence[tuple[Order, Submission]]) -> list[Accepted | Reused | HoldfastError]:
         """Most of them in one go. Those that do something about their session come after it, one by one."""
         is_plain = [not order.session or order.session_policy is SessionPolicy.ENQUEUE for order, _ in wanted]
         plain = [submission for (_, submission), yes in zip(wanted, is_plain, strict=True) if yes]
-        replies = iter(await self._store.submit(plain) if plain else ())
+        replies = iter(await self._store_plain(plain))
         stored: list[Accepted | Reused | HoldfastError] = []
         for (order, submission), yes in zip(wanted, is_plain, strict=True):
             if yes:
@@ -127,6 +152,14 @@ class Submitter:
             except (Conflict, KeyReused) as error:
                 stored.append(error)
         return stored
+
+    async def _store_plain(self, submissions: Sequence[Submission]) -> Sequence[Accepted | Reused]:
+        # Of many at once, whoever sends them waits for none in particular.
+        if self._giver is not None and len(submissions) == 1:
+            given = await give.submit(submissions[0], store=self._store, giver=self._giver)
+            if given is not None:
+                return [given]
+        return await self._store.submit(submissions) if submissions else ()
 
     async def submit_one(self, order: Order) -> Accepted:
         [answer] = await self.submit([order])
@@ -155,23 +188,28 @@ class Submitter:
 
     async def admit(self, order: Order) -> Submission:
         """As `prepare`, if the tenant may have one more: for a transaction of the caller's. Raises `TooMany`."""
-        await self._admission.count()
+        await self.admission.count()
         submission = self.prepare(order)
-        self._admission.check(submission.job)
+        self.admission.check(submission.job)
         return submission
 
     def _admit(self, order: Order) -> Submission:
         submission = self.prepare(order)
-        self._admission.check(submission.job)
+        self.admission.check(submission.job)
         if order.key is not None:
             if (order.tenant, order.key) in self._in_flight:
                 raise KeyInFlight("the first request with this key is still being stored; repeat this one")
             self._in_flight.add((order.tenant, order.key))
-        self._admission.admitted(submission.job)
+        self.admission.admitted(submission.job)
         return submission
 
     def _new_id(self) -> JobId:
         return JobId(new_id(self._runtime))
+
+
+def _impossible(job: Job) -> RecordChange:
+    never = Record(kind=Kind.KEY, tenant=job.tenant, id=NO_KEY, created_at=job.created_at, body=b"")
+    return RecordChange(after=never, replaces=1, remove=True)
 
 
 def bound_payload(payload: bytes, topic: Topic) -> bytes:
