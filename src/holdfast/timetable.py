@@ -12,6 +12,7 @@ from holdfast.core.record import Kind
 from holdfast.core.schedule import Overlap, Schedule, due_ticks, schedule_from, schedule_record
 from holdfast.errors import Conflict, TooMany
 from holdfast.flow.fire import Starts, fire, last_lives
+from holdfast.flow.freeze import LiveFreezes
 from holdfast.flow.submit import Submitter
 from holdfast.locks import LockClass, LockError, Locks
 from holdfast.locks.runtime import Runtime
@@ -35,8 +36,10 @@ class Timetable(Loop):
         runs: Starts,
         telemetry: Telemetry,
         runtime: Runtime,
+        freezes: LiveFreezes | None = None,
     ) -> None:
         super().__init__("timetable", every_s=POLL_S, runtime=runtime)
+        self._freezes = freezes or LiveFreezes(store)
         self._store = store
         self._locks = locks
         self._submitter = submitter
@@ -46,9 +49,14 @@ class Timetable(Loop):
     async def tick(self) -> None:
         if await self._locks.claim(WINDOW, "default") is None:
             return
+        frozen = await self._freezes.current()
         # Longest overdue first: those that cannot be obeyed now do not keep others waiting for long.
         for record in await self._store.list_due(Kind.SCHEDULE, limit=BATCH):
-            await self._obey(schedule_from(record))
+            schedule = schedule_from(record)
+            if frozen.find(schedule.tenant, "" if schedule.job is None else schedule.job.topic):
+                await self._defer(replace(schedule, held=True))
+            else:
+                await self._obey(schedule)
 
     async def _obey(self, schedule: Schedule) -> None:
         lives = schedule.overlap is Overlap.SKIP and await last_lives(schedule, store=self._store)
@@ -62,7 +70,8 @@ class Timetable(Loop):
             self._telemetry.schedule_ticked("failed" if fired.error else "fired" if due.ticks else "skipped")
 
     async def _defer(self, schedule: Schedule) -> None:
-        """Its tenant is full, or something of it is busy. The ticks stay, and by and by they are missed ones; but it stands behind the others."""
+        """It is frozen, its tenant is full, or something of it is busy. The ticks stay, and by and by they are missed ones;
+        but it stands behind the others."""
         later = replace(schedule_record(schedule), due=self._store.now() + DEFER_S)
         await self._store.transact([Transaction(records=[RecordChange(after=later, replaces=schedule.version)])])
         self._telemetry.schedule_ticked("deferred")

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from holdfast.core.job import Tenant
 from holdfast.core.record import Kind, Record
 from holdfast.core.run import RUN_TERMINAL, RunState
+from holdfast.core.run_result import About, size_of
 from holdfast.core.run_words import Happening, TimerDue
 from holdfast.core.states import TERMINAL
 from holdfast.flow.advance import Advancer, Turn, TurnEnd
 from holdfast.flow.kept_locks import KeptLocks
 from holdfast.flow.recover_runs import recover_runs
+from holdfast.flow.stop_jobs import stop_jobs
 from holdfast.locks import LockClass, Locks
 from holdfast.locks.runtime import Runtime
 from holdfast.loops import Listener, Loop
@@ -26,6 +28,10 @@ from holdfast.telemetry import Telemetry
 POLL_S = 0.25
 """The floor under the wake-ups: a timer that is due, or a result whose wake-up was lost, waits this long."""
 LOOK_MAX = 1000
+LOOK_BYTES_MAX = 8 << 20
+"""Of what is told at one look, more or less: a thousand results may be a gigabyte."""
+READ_MAX = 50
+"""Jobs that are read together. Each may have a megabyte of payload and one of result."""
 BUSY_S = 0.1
 """A run whose lock somebody else has is left alone for so long: he takes what there is, mostly."""
 DEFERRED_S = 1.0
@@ -85,13 +91,21 @@ class WorkflowEngine(Listener):
         """What has happened to whom, by run: several things at once are one turn. True if that is all."""
         now = self._now()
         self._busy_until = {run: until for run, until in self._busy_until.items() if until > now}
-        results, is_all = await self._list_due(Kind.RESULT)
+        found, is_all = await self._list_due(Kind.RESULT)
+        await stop_jobs([record for record in found if record.state == About.STOP], store=self._store)
+        results = [record for record in found if record.state != About.STOP]
         told: dict[tuple[Tenant, str], tuple[list[Happening], list[Record]]] = {}
-        for record, happening in zip(results, await self._advancer.read_results(results), strict=True):
-            happenings, consumed = told.setdefault((record.tenant, record.parent), ([], []))
-            consumed.append(record)
-            if happening is not None:
-                happenings.append(happening)
+        size = 0
+        for chunk in (results[n : n + READ_MAX] for n in range(0, len(results), READ_MAX)):
+            if size > LOOK_BYTES_MAX:
+                is_all = False  # the others are there at the next look
+                break
+            for record, happening in zip(chunk, await self._advancer.read_results(chunk), strict=True):
+                happenings, consumed = told.setdefault((record.tenant, record.parent), ([], []))
+                consumed.append(record)
+                if happening is not None:
+                    happenings.append(happening)
+                    size += size_of(happening)
         if now >= self._timers_at:
             timers, are_all = await self._list_due(Kind.STEP)
             # Results wake it up all the time; timers need no more than their poll.
@@ -115,8 +129,13 @@ class WorkflowEngine(Listener):
         self.wake()
 
     def heard(self, events: Sequence[JobEvent]) -> None:
-        if any(event.run and (event.state in TERMINAL or event.kind in WORDS_TO_RUNS) for event in events):
-            self.wake()
+        for event in events:
+            if not event.run:
+                continue
+            ends = event.state in TERMINAL and not self._advancer.has_told(event.job_id)
+            if ends or event.kind in WORDS_TO_RUNS:
+                self.wake()
+                return
 
 
 class RunReconciler(Loop):

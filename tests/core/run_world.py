@@ -7,7 +7,6 @@ hold for any run: a key is used once, and nothing begins before all it depends o
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -48,8 +47,22 @@ from holdfast.core.workflow_graph import UNDO, Graph, owner_of
 Order = SubmitJob | AskApproval | StartRun | Notify
 
 
+class Plenty:
+    """A tenant without limits, or with so many jobs and runs that it may have."""
+
+    def __init__(self, runs: int) -> None:
+        self.jobs = 10**9
+        self.runs = runs
+
+    def why_no_job(self, topic: str, *, more: int, more_of_topic: int) -> str:
+        return "" if more < self.jobs else "no more jobs"
+
+    def why_no_run(self, *, more: int) -> str:
+        return "" if more < self.runs else "no more runs"
+
+
 class World:
-    def __init__(self, definition: str, run_input: Any = None, *, session: str = "") -> None:
+    def __init__(self, definition: str, run_input: Any = None, *, session: str = "", runs: int = 10**9) -> None:
         self.graph = Graph.of(parse(definition))
         self.now = 1_000.0
         self.commands: list[Command] = []
@@ -59,13 +72,14 @@ class World:
         self.writes: list[int] = []
         self.steps: dict[str, Step] = {}
         """As they would be read."""
+        self.room = Plenty(runs)
         self._keys: set[str] = set()
         self._numbers = iter(range(10**9))
         self._draw = Draw(random.Random(0).random, lambda: f"id-{next(self._numbers)}")
         bound = self.graph.bind_input(run_input or {})
         new = NewRun(id="r", tenant=Tenant("acme"), revision=1, input=bound, session=session)
         self.run: Run
-        self._write(begin(self.graph, new, now=self.now, draw=self._draw))
+        self._write(begin(self.graph, new, now=self.now, draw=self._draw, room=self.room))
 
     # -- what happens ----------------------------------------------------------------------------------
 
@@ -73,14 +87,24 @@ class World:
         wanted = needed(self.graph, self.run, happenings)
         steps: dict[str, Step | None] = {}
         for _ in range(200):
-            steps |= self._read(wanted)
-            answer = advance(self.graph, self.run, steps, happenings, whole=wanted.whole, now=self.now, draw=self._draw)
+            steps |= {name: self.steps.get(name) for name in wanted.names}
+            outline = {name: step.outline for name, step in self.steps.items()} if wanted.outline else None
+            answer = advance(
+                self.graph,
+                self.run,
+                steps,
+                happenings,
+                outline=outline,
+                now=self.now,
+                draw=self._draw,
+                room=self.room,
+            )
             if not isinstance(answer, Needed):
                 self.reads.append(len(steps))
                 self._write(answer)
                 return answer
-            assert answer.whole or answer.names - set(steps), "it asks for what it was given"
-            wanted = Needed(answer.names, answer.whole or wanted.whole)
+            assert answer.outline > wanted.outline or answer.names - set(steps), "it asks for what it was given"
+            wanted = Needed(answer.names, answer.outline or wanted.outline)
         raise AssertionError("it never has enough")
 
     def succeed(self, name: str, output: Any = None) -> Advance:
@@ -135,10 +159,6 @@ class World:
         return [command.step for command in self.commands if isinstance(command, CancelJob | CancelRun)]
 
     # -- the store -------------------------------------------------------------------------------------
-
-    def _read(self, wanted: Needed) -> dict[str, Step | None]:
-        names: Iterable[str] = self.steps if wanted.whole else wanted.names
-        return {name: self.steps.get(name) for name in names}
 
     def _write(self, answer: Advance) -> None:
         self.writes.append(len(answer.steps) + len(answer.removed))

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from holdfast.core.expression import (
+    FILLED_BYTES_MAX,
     VALUES_MAX,
     ExpressionFailed,
+    FilledTooLarge,
     Reading,
     compile_expression,
     compile_template,
@@ -185,3 +187,12 @@ def test_a_bad_template_is_refused_with_its_path(template: Any, reason: str) -> 
 def test_what_is_no_json_fills_nothing(text: str) -> None:
     with pytest.raises(ExpressionFailed, match="none of JSON"):
         fill(text, {})
+
+
+@pytest.mark.parametrize("template", [["${big}"] * 5, "${big} " * 5, {"a": "${deep}", "b": ["${deep} ${deep}"] * 3}])
+def test_what_is_named_often_counts_as_often(template: Any) -> None:
+    """Else a template of a few thousand characters would make a text of gigabytes."""
+    big = "x" * (FILLED_BYTES_MAX // 4)
+
+    with pytest.raises(FilledTooLarge, match=str(FILLED_BYTES_MAX)):
+        fill(template, {"big": big, "deep": {"of": [big]}})

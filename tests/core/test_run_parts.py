@@ -6,9 +6,9 @@ import pytest
 
 from core.run_world import World
 from core.test_run import workflow
-from holdfast.core.run import RunState
+from holdfast.core.run import HELD_S_MIN, Held, RunState
 from holdfast.core.run_start import OUTPUT_BYTES_MAX
-from holdfast.core.run_words import CancelAsked, PauseAsked, ResumeAsked
+from holdfast.core.run_words import CancelAsked, ChildRunEnded, PauseAsked, RerunAsked, ResumeAsked, TimerDue
 from holdfast.core.states import State
 from holdfast.core.workflow import ITEMS_MAX
 
@@ -102,6 +102,27 @@ def test_outputs_that_are_too_many_bytes_are_not_even_read() -> None:
 
     assert world.step("f").error["code"] == "output-too-large"  # type: ignore[index]
     assert max(world.reads) <= 3
+
+
+@pytest.mark.parametrize("why", ["cancelled", "part failed", "run again"])
+def test_to_stop_a_wide_run_the_outputs_of_its_ended_parts_are_not_read(why: str) -> None:
+    """A thousand of them, a megabyte each, would be more than an engine has."""
+    each = "{id: f, kind: for_each, items: input.n, parallel: 3, step: {kind: job, topic: t}}"
+    world = World(workflow(f"  - {each}"), {"n": [1] * 40})
+    for n in range(30):
+        world.succeed(f"f[{n}]", "x" * 1000)
+    world.reads.clear()
+    if why == "part failed":
+        world.fail("f[31]")
+    else:
+        world.hear(CancelAsked())
+    for name in world.orders():
+        world.fail(name, State.CANCELLED)
+    if why == "run again":
+        world.hear(RerunAsked("f"))
+
+    assert world.states()["f[39]"] == ("waiting" if why == "run again" else "cancelled")
+    assert max(world.reads) <= 1 + 40 - 30  # the step, and those of its parts that had not ended
 
 
 @pytest.mark.parametrize(
@@ -226,3 +247,40 @@ def test_the_cost_of_an_end_does_not_grow_with_the_number_of_steps() -> None:
         costs[count] = (max(world.reads[:-1]), max(world.writes[:-1]))
 
     assert costs[1000] == costs[10] == (2, 2)
+
+
+# -- limits of the tenant -------------------------------------------------------------------------------
+
+
+def test_without_room_for_another_job_a_run_waits_says_why_and_goes_on_by_itself() -> None:
+    world = World(FOR_EACH, {"cities": ["Bonn", "Oslo", "Rome"]})
+    world.room.jobs = 0
+    world.succeed("fan[0]", "B")
+    assert world.states()["fan[2]"] == "ready"
+    assert world.run.held == Held(code="too-many-jobs", message="no more jobs", since=world.now)
+    assert world.run.due == world.now + HELD_S_MIN
+
+    world.now += 10
+    world.hear(TimerDue())
+    assert world.notes.count("run.held") == 1
+    assert world.run.due == world.now + 10  # asked more and more seldom
+
+    world.room.jobs = 1
+    world.now += 10
+    world.hear(TimerDue())
+    assert world.run.held is None
+    world.succeed("fan[2]", "R")
+    world.succeed("fan[1]", "O")
+    assert world.state() is RunState.SUCCEEDED
+
+
+def test_without_room_for_another_run_one_after_the_other_is_started() -> None:
+    """Not none at all: as many runs as a tenant may have, each waiting for room for one within it, would wait for ever."""
+    each = "{id: f, kind: for_each, items: input.n, parallel: 3, step: {kind: workflow, workflow: w}}"
+    world = World(workflow(f"  - {each}"), {"n": [1] * 4}, runs=0)
+    assert world.started() == ["f[0]"]
+    for n in range(4):
+        assert world.run.held is not None or n == 3
+        world.hear(ChildRunEnded(f"f[{n}]", world.step(f"f[{n}]").ref, RunState.SUCCEEDED, b"1"))
+
+    assert world.state() is RunState.SUCCEEDED

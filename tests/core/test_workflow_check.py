@@ -85,11 +85,16 @@ def steps(*lines: str) -> str:
 JOB = "{id: a, kind: job, topic: t}"
 
 
+ASK = "{{id: a, kind: approval, message: m, {}}}"
+
+
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
         ("name: x", 1, "missing required field `steps`"),
         ("name: x\nsteps: []", 2, "length"),
+        (f"name: x\nsteps:\n  - {ASK.format('approvers: [ann, bob], quorum: 3')}", 3, "more than there are approvers"),
+        (f"name: x\nsteps:\n  - {ASK.format('approvers: [ann smith]')}", 3, "cannot match"),
         ("name: x y\nsteps: [" + JOB + "]", 1, "name"),
         ("name: x\ntimeout: 3\nsteps: [" + JOB + "]", 2, "no field 'timeout'"),
         (steps(JOB, "{id: b, kind: jobb, topic: t}"), 4, "a step is one of: job, approval"),

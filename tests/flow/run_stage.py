@@ -51,13 +51,20 @@ class Engine:
 def make_engine(replica: Replica, submitter: Submitter, *, live_runs_max: int = 1000) -> Engine:
     store, runtime = cast(Store, replica.store), replica.runtime
     kept, gate = (KeptLocks(replica.locks, one, runtime=runtime, is_gone=lambda _: False) for one in (RUN, ADMISSION))
-    tools = Tools(store=store, workflows=Workflows(store), submitter=submitter, runtime=runtime)
+    tools = Tools(
+        store=store,
+        workflows=Workflows(store),
+        submitter=submitter,
+        runtime=runtime,
+        live_runs_max=live_runs_max,
+        giver=replica.scheduler,
+    )
     advancer = Advancer(tools=tools, locks=kept, telemetry=replica.telemetry)
     return Engine(
         workflows=tools.workflows,
         locks=kept,
         advancer=advancer,
-        runs=Runs(tools=tools, advancer=advancer, gate=gate, telemetry=replica.telemetry, live_runs_max=live_runs_max),
+        runs=Runs(tools=tools, advancer=advancer, gate=gate, telemetry=replica.telemetry),
         engine=WorkflowEngine(store=store, advancer=advancer, locks=(kept, gate), runtime=runtime),
         reconciler=RunReconciler(
             store=store, advancer=advancer, locks=replica.locks, telemetry=replica.telemetry, runtime=runtime
@@ -70,6 +77,7 @@ def make_engine(replica: Replica, submitter: Submitter, *, live_runs_max: int = 
 class RunStage:
     stage: Stage
     first: Engine
+    live_runs_max: int
 
     async def apply(self, document: str | dict[str, Any]) -> int:
         """The revision that it became."""
@@ -124,7 +132,7 @@ class RunStage:
     async def another(self, name: str, *, lock_url: str = "") -> tuple[Replica, Engine]:
         """Another process on the same store. With a `lock_url` of its own, its locks exclude nobody."""
         replica = await self.stage.replica(name, lock_url=lock_url)
-        engine = make_engine(replica, self.stage.submitter)
+        engine = make_engine(replica, self.stage.submitter, live_runs_max=self.live_runs_max)
         self.stage.stack.push_async_callback(engine.engine.stop)
         return replica, engine
 
@@ -147,7 +155,7 @@ async def runs_staged(runtime: VirtualRuntime, *, live_runs_max: int = 1000, **s
     async with staged(runtime, **stage) as made:
         first = make_engine(made, made.submitter, live_runs_max=live_runs_max)
         made.stack.push_async_callback(first.engine.stop)
-        yield RunStage(stage=made, first=first)
+        yield RunStage(stage=made, first=first, live_runs_max=live_runs_max)
 
 
 def chain(name: str, length: int, **more: Any) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.share import Quotas
 from holdfast.core.topic import Topics
 from holdfast.errors import BusUnavailable
+from holdfast.flow.advance import Advancer
 from holdfast.flow.decide import AllowAll, Policy
 from holdfast.flow.dispatch import Dispatched, Dispatcher, Placed
 from holdfast.flow.execute import Attempt, Standing, claim, renew_attempts, start_attempts
@@ -35,6 +36,7 @@ from holdfast.ports import Accepted, Bus, Delivery, JobEvent
 from holdfast.reconciler import Reconciler
 from holdfast.registry import Registry
 from holdfast.replayer import Replayer
+from holdfast.roll_call import RollCall
 from holdfast.scheduler import Scheduler
 from holdfast.snapshot import SnapshotWriter
 from holdfast.stores import StoreWithBus, open_store
@@ -124,6 +126,7 @@ class Replica:
     scheduler: Scheduler = field(init=False)
     reconciler: Reconciler = field(init=False)
     replayer: Replayer = field(init=False)
+    roll_call: RollCall = field(init=False)
     writer: SnapshotWriter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -138,6 +141,7 @@ class Replica:
         self.scheduler = Scheduler(registry=self.registry, quotas=self.quotas, **sending)
         self.reconciler = Reconciler(registry=self.registry, **ruled)
         self.replayer = Replayer(wake_scheduler=self.scheduler.wake, **ruled)
+        self.roll_call = RollCall(store=store, registry=self.registry, runtime=self.runtime)
         self.writer = SnapshotWriter(store=store, locks=self.locks, registry=self.registry, runtime=self.runtime)
 
     @property
@@ -157,7 +161,7 @@ class Replica:
 
     @asynccontextmanager
     async def loops(self) -> AsyncIterator[None]:
-        services = (self.scheduler, self.reconciler, self.replayer, self.writer)
+        services = (self.roll_call, self.scheduler, self.reconciler, self.replayer, self.writer)
         for service in services:
             service.start()
         try:
@@ -247,7 +251,9 @@ class Stage(Replica):
         )
         return standing
 
-    async def complete(self, job: Job, end: End = End.SUCCEEDED, **said: Any) -> Standing:
+    async def complete(
+        self, job: Job, end: End = End.SUCCEEDED, *, advancer: Advancer | None = None, **said: Any
+    ) -> Standing:
         """The worker's word on the attempt it was given as `job`."""
         wanted = {"result": b"null" if end is End.SUCCEEDED else None, **said}
         [standing] = await record(
@@ -256,6 +262,7 @@ class Stage(Replica):
             topics=self.topics,
             telemetry=self.telemetry,
             runtime=self.runtime,
+            advancer=advancer,
         )
         if standing.code == "ok":
             self.seen.accepted.append((job.id, job.fence, end, await self.seen.look()))

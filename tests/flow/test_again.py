@@ -7,9 +7,11 @@ import asyncio
 from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.stage import Stage, staged
+from holdfast.core.audit import Act
 from holdfast.core.job import Job
 from holdfast.core.states import Event, State
 from holdfast.flow.again import replay, retry
+from holdfast.flow.audit import Audit, Entry
 from holdfast.flow.decide import Decision
 from holdfast.flow.record import End
 from holdfast.ports import Accepted
@@ -62,3 +64,15 @@ async def test_replay_is_decided_by_the_policy_of_today(runtime: VirtualRuntime)
         denied = await stage.job(accepted.job.id)
         assert (denied.state, denied.error) == (State.DENIED, {"code": "denied", "message": "not any more"})
         assert await stage.dispatch(denied) != "sent"
+
+
+@on_virtual_time
+async def test_who_wants_it_again_is_who_asks_for_it(runtime: VirtualRuntime) -> None:
+    """Else whoever retried a job of somebody else could approve it, too."""
+    async with staged(runtime) as stage:
+        dead = await given_up(stage)
+        audit = Audit(stage.inner, runtime)
+        entry = Entry(audit, Act(tenant=dead.tenant, action="job.retried", subject=f"job/{dead.id}", by="bob"))
+        again = await retry(dead.tenant, dead.id, store=stage.inner, submitter=stage.submitter, entry=entry)
+
+        assert (dead.actor, again.job.actor) == ("", "bob")

@@ -128,6 +128,23 @@ async def test_failure_1d_policy_that_asks_for_no_more_than_was_given_lets_it_ru
 
 
 @on_virtual_time
+async def test_failure_1d_what_the_policy_of_today_lets_a_job_have_holds_for_one_approved_before(
+    runtime: VirtualRuntime,
+) -> None:
+    async with deciding(runtime) as desk:
+        job = await desk.approved()
+        today = rules()
+        today["rules"][0]["constraints"] = {"max_attempts": 1, "labels": {"audited": "yes"}}
+        desk.policy.publish(today)
+        assert await desk.stage.dispatch(await desk.stage.job(job.id)) is Dispatched.SENT
+
+        sent = await desk.stage.job(job.id)
+        assert (sent.max_attempts, sent.labels["audited"]) == (1, "yes")
+        await desk.stage.complete(await desk.stage.claim_one())
+        await desk.check()
+
+
+@on_virtual_time
 async def test_failure_2_digest_is_over_the_arguments_as_they_are_used(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, topics=SCHEMED) as desk:
         short = await desk.approval(await desk.pay(payload=b'{"to":"ann","amount":5}'))

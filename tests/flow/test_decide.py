@@ -12,14 +12,15 @@ import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.stage import ACME, Stage, staged
-from holdfast.core.decision import demand_of
+from holdfast.core.decision import Decision, Rate, Throttle, demand_of
 from holdfast.core.policy import Rulebook
 from holdfast.core.schema import compile_schema
-from holdfast.core.states import Risk, State
+from holdfast.core.states import Event, Risk, State
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import Invalid, TooMany
 from holdfast.flow.decide import AllowAll, LivePolicy
 from holdfast.flow.recover import recover_jobs
+from holdfast.flow.throttle import KEYS_MAX, Throttles
 from holdfast.telemetry import Telemetry
 
 PENDING_S = Topic(name="").pending_timeout_s
@@ -89,6 +90,25 @@ async def test_a_rate_holds_and_tells_when_to_come_back(runtime: VirtualRuntime)
             await stage.order()
 
         assert "rule r0" in str(refused.value)
+
+
+@on_virtual_time
+async def test_a_repeated_request_is_answered_though_the_rate_is_used_up(runtime: VirtualRuntime) -> None:
+    limits = {"rate": "1/m", "burst": 1}
+    async with staged(runtime, policy=rulebook({"action": "throttle", "throttle": limits})) as stage:
+        first = await stage.order(key="k")
+        assert (await stage.order(key="k")).job.id == first.job.id
+        with pytest.raises(TooMany):
+            await stage.order(key="another")
+
+
+def test_keys_of_rates_that_are_remembered_have_a_limit_whatever_they_are() -> None:
+    throttles = Throttles()
+    for n in range(KEYS_MAX + 100):
+        throttle = Throttle(key=str(n), rate=Rate(every_s=3600.0, burst=1))
+        throttles.admit(Decision(Event.ALLOW, throttle=throttle), now=float(n))
+
+    assert len(throttles._due) <= KEYS_MAX
 
 
 @on_virtual_time

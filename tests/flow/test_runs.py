@@ -23,7 +23,8 @@ from holdfast.core.workflow import Definition, definition_of
 from holdfast.errors import HoldfastError, Invalid, KeyReused, NotFound, TooMany
 from holdfast.flow import workflows
 from holdfast.flow.record import End
-from holdfast.flow.run_draft import REMEMBERED_BYTES, REMEMBERED_MAX, RunDraft, Tools
+from holdfast.flow.run_draft import RunDraft, Tools
+from holdfast.flow.run_steps import REMEMBERED_BYTES, REMEMBERED_MAX
 from holdfast.flow.runs import RunOrder
 from holdfast.ports import RecordChange, Transaction
 
@@ -178,7 +179,6 @@ async def test_a_tenant_has_no_more_live_runs_than_it_may(runtime: VirtualRuntim
     async with runs_staged(runtime, live_runs_max=2) as staged:
         await staged.apply(chain("one", 1))
         _, other = await staged.another("E2")
-        other.runs._live_runs_max = 2
         order = RunOrder(tenant=ACME, workflow="one")
         answers = await asyncio.gather(
             *(runs.start(order) for runs in (staged.first.runs, other.runs) for _ in range(4)), return_exceptions=True
@@ -278,7 +278,11 @@ async def test_little_of_a_run_is_remembered_however_wide_it_is(runtime: Virtual
         )
         engine, stage = staged.first, staged.stage
         tools = Tools(
-            store=stage.typed_store, workflows=engine.workflows, submitter=stage.submitter, runtime=stage.runtime
+            store=stage.typed_store,
+            workflows=engine.workflows,
+            submitter=stage.submitter,
+            runtime=stage.runtime,
+            live_runs_max=1000,
         )
         given = ["x" * REMEMBERED_BYTES, *range(200)]
         draft = RunDraft(tools, ACME)

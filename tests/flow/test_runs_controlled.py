@@ -336,3 +336,39 @@ async def test_a_durable_delay_outlives_its_engine(runtime: VirtualRuntime) -> N
         async with staged.going(other, workers=0):
             ended = await staged.wait_ended(run.id, within_s=5)
         assert ended.since - run.created_at == pytest.approx(3600, abs=1.0)
+
+
+@on_virtual_time
+async def test_many_jobs_are_stopped_one_by_one_and_none_of_them_keeps_the_run_from_ending(
+    runtime: VirtualRuntime,
+) -> None:
+    """In one transaction with the run, any lease that is renewed meanwhile would undo it all."""
+    async with runs_staged(runtime) as staged:
+        each = {
+            "id": "f",
+            "kind": "for_each",
+            "items": "input",
+            "parallel": 20,
+            "step": {"kind": "job", "topic": "work"},
+        }
+        run = await staged.start({"name": "wide", "steps": [each]}, list(range(20)))
+        jobs = []
+        for n in range(20):
+            await staged.stage.dispatch(await staged.job_of(run.id, f"f[{n}]"), f"w{n}")
+            jobs.append(await staged.stage.claim_one(f"w{n}"))
+        rule = staged.stage.store.pause("transact")
+        cancelling = asyncio.create_task(staged.first.runs.cancel(ACME, run.id, by="ann", reason="", compensate=False))
+        await rule.reached.wait()
+        await staged.stage.renew(jobs[7])
+        staged.stage.store.calls.clear()
+        rule.open()
+        await cancelling
+        assert staged.stage.store.calls == {}  # written at the first try
+
+        await staged.first.tick()
+        assert all([(await staged.stage.job(job.id)).cancel_requested for job in jobs])
+        assert await staged.results() == 0
+        for job in jobs:
+            await staged.stage.complete(job, End.CANCELLED)
+        await staged.first.tick()
+        assert (await staged.run(run.id)).state is RunState.CANCELLED

@@ -7,6 +7,7 @@ at the store's door while everybody else goes on. 43 to 50 and 58 to 65 are in `
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
@@ -316,7 +317,7 @@ async def test_schedule_41_result_of_a_lost_attempt_is_refused_though_its_succes
 @pytest.mark.parametrize(("end", "said"), [(End.SUCCEEDED, {"result": None}), (End.FAILED, {"retryable": False})])
 @on_virtual_time
 async def test_schedule_41_result_of_a_lost_attempt_is_refused_before_it_is_dispatched_again(
-    runtime: VirtualRuntime, end: End, said: dict[str, object]
+    runtime: VirtualRuntime, end: End, said: dict[str, Any]
 ) -> None:
     async with staged(runtime) as stage:
         zombie = await stage.begun("w1")

@@ -14,7 +14,7 @@ from holdfast.core.states import Risk
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import KeyInFlight, KeyReused, StoreUnavailable, TooMany
 from holdfast.flow.submit import Order
-from holdfast.ports import Accepted
+from holdfast.ports import Accepted, JobFilter
 
 
 @on_virtual_time
@@ -94,6 +94,20 @@ async def test_tenant_at_its_limit_is_told_when_to_come_back_and_others_are_not(
         await stage.complete(first)
         await asyncio.sleep(caught.value.retry_after_s)
         await stage.submit()
+
+
+@on_virtual_time
+async def test_at_its_limit_a_tenant_is_still_given_the_answer_to_a_request_it_repeats(
+    runtime: VirtualRuntime,
+) -> None:
+    async with staged(runtime, live_jobs_max=1) as stage:
+        first = await stage.order(key="k", payload=b"1")
+        again = await stage.order(key="k", payload=b"1")
+        assert (again.job.id, again.repeated) == (first.job.id, True)
+        for other in ({"key": "k", "payload": b"2"}, {"key": "another"}, {}):
+            with pytest.raises(TooMany):
+                await stage.order(**other)
+        assert len(await stage.inner.list_jobs(ACME, JobFilter(), before=None, limit=10)) == 1
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,8 @@ def make_sensible(case: AnyCase, known: dict[str, Any]) -> None:
             case.body |= {"cron": "", "every_s": 60, "job": {"topic": "t"}, "run": None}
         if case.path == "/v1/workflows":
             case.body["document"] = "name: w\nsteps: [{id: one, kind: job, topic: quick}]"  # likewise
+        if case.path.startswith("/v1/matrix:") and "rules" in case.body:
+            case.body |= {"cell": "risk=high", "rules": {"failures": 2}}  # it must be about a lock that there is
         if case.path == "/v1/webhooks":
             case.body["url"] = "https://example.com/"
         if "Idempotency-Key" in case.headers:

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.conftest import Served
 from holdfast import api
-from holdfast.gateway import dead_letters
+from holdfast.gateway import dead_letters, pages
 
 
 async def failed(served: Served) -> dict[str, Any]:
@@ -112,3 +112,38 @@ async def test_metrics_and_health(served: Served) -> None:
 
     assert 'holdfast_jobs_submitted_total{topic="t"} 1.0' in (await served.http.get("/metrics")).text
     assert (await served.http.get("/readyz")).text == "ready\n"
+
+
+async def test_effects_are_listed_page_by_page(served: Served) -> None:
+    delivery = await served.started("quick")
+    ref = {"job_id": delivery["job_id"], "fence": delivery["fence"]}
+    for key in ["b", "a", "c/with:signs"]:
+        await served.work("effect/prepare", worker="w1", **ref, key=key)
+
+    whole = await served.client.effects()
+    first = await served.client.effects(limit=2)
+    rest = await served.client.effects(limit=2, cursor=first.next_cursor)
+
+    assert sorted(effect.key for effect in whole.items) == ["a", "b", "c/with:signs"]
+    assert (first.items + rest.items, whole.next_cursor, rest.next_cursor) == (whole.items, None, None)
+    of_another_list = pages.to_cursor("7")
+    assert (await served.http.get("/v1/effects", params={"cursor": of_another_list})).status_code == 422
+
+
+async def test_page_of_large_jobs_ends_early(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left out, and no more is read than fits."""
+    submitted = [(await served.client.submit("slow", "x" * 1000)).id for _ in range(7)]
+    monkeypatch.setattr(pages, "PAGE_BYTES", 2500)
+    monkeypatch.setattr(pages, "FIRST_PART", 2)
+
+    sizes: list[int] = []
+    listed: list[str] = []
+    cursor = None
+    while not sizes or cursor is not None:
+        page = await served.client.list(cursor=cursor)
+        sizes.append(len(page.items))
+        listed += [job.id for job in page.items]
+        cursor = page.next_cursor
+
+    assert sizes == [3, 3, 1]
+    assert listed == submitted[::-1]

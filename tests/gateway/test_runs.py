@@ -7,13 +7,14 @@ import json
 import threading
 from typing import Any
 
+import apsw
 import pytest
 
 from gateway.conftest import Served
 from holdfast.client import AsyncClient
 from holdfast.core.workflow import Definition
 from holdfast.core.workflow_check import parse
-from holdfast.errors import Conflict, Invalid, KeyReused, NotFound
+from holdfast.errors import Conflict, HoldfastError, Invalid, KeyReused, NotFound
 from holdfast.gateway import workflows
 
 GREET = """\
@@ -178,3 +179,32 @@ async def test_another_tenants_runs_do_not_exist(served: Served) -> None:
                 await asked
         assert (await stranger.list_runs()).items == []
         assert (await stranger.workflows()).items == []
+
+
+async def test_with_a_full_disk_a_start_is_answered_with_come_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no fault of the plane's: once there is room, the same request is served."""
+    await served.client.apply_workflow(GREET)
+
+    def full(*_: object) -> None:
+        raise apsw.FullError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("holdfast.locks.stores.sqlite_table.Table.finish", full)
+        with pytest.raises(HoldfastError) as caught:
+            await served.client.start_run("greet", {"name": "ann"})
+    assert caught.value.status == 507
+    assert caught.value.retryable
+
+
+async def test_a_list_of_steps_ends_early_where_they_are_large(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.gateway.pages.PAGE_BYTES", 1)
+    wide = {"name": "wide", "steps": [{"id": f"s{n:02}", "kind": "transform", "value": n} for n in range(40)]}
+    await served.client.apply_workflow(json.dumps(wide))
+    run = await served.client.start_run("wide")
+    first = await served.client.run_steps(run.id)
+    assert 0 < len(first.items) < 40
+    rest = await served.client.run_steps(run.id, cursor=first.next_cursor, limit=1000)
+
+    assert [step.name for step in (*first.items, *rest.items)][:35] == [f"s{n:02}" for n in range(35)]

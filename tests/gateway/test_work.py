@@ -76,7 +76,7 @@ async def test_late_result_is_refused_and_kept_as_evidence(served: Served) -> No
 
 async def test_outcome_of_a_worker_the_plane_forgot_counts(served: Served) -> None:
     delivery = await served.started()
-    served.plane.registry.gone("w1")
+    served.plane.registry.gone("w1", now=served.plane.store.now())
     outcome = {"job_id": delivery["job_id"], "fence": delivery["fence"], "outcome": "succeeded"}
 
     await served.work("complete", worker="w1", outcomes=[outcome])

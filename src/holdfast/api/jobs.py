@@ -61,6 +61,8 @@ class JobView(Reply, kw_only=True):
     decision: dict[str, Any] | None = None
     """The policy's word on it; null where there is no policy."""
     approval: str = ""
+    frozen: str = ""
+    """The scope of the freeze that keeps it from being dispatched; empty if there is none, or if it was before."""
 
 
 class JobPage(Reply, kw_only=True):

@@ -23,8 +23,9 @@ class EffectView(Reply, kw_only=True):
     note: str
 
 
-class Effects(Reply, kw_only=True):
+class EffectPage(Reply, kw_only=True):
     items: list[EffectView]
+    next_cursor: str | None
 
 
 class ResolveEffect(Request, kw_only=True):
@@ -63,6 +64,8 @@ class WorkerInfo(Reply, kw_only=True):
     draining: bool
     last_seen: float
     alive: bool
+    condition: str
+    """`ready`; `draining`; `silent`; or `stuck`: it speaks, but does not take what was sent to it."""
 
 
 class Workers(Reply, kw_only=True):
@@ -73,6 +76,8 @@ class Workers(Reply, kw_only=True):
 
 class LockView(Reply, kw_only=True):
     key: str
+    lock_class: str
+    """Empty: none of the plane's classes declares it."""
     fence: int
     holder: str
     token_digest: str

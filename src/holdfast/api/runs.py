@@ -22,6 +22,8 @@ class StartRun(Request, kw_only=True):
     labels: Labels = {}
     session: Annotated[str, Meta(max_length=128)] = ""
     """Its jobs are run one after the other with those of the same session."""
+    session_policy: Annotated[str, Meta(pattern=r"^(enqueue|reject|interrupt|rollback)$(?!\n)")] = "enqueue"
+    """What to do about the session's runs that have not ended."""
 
 
 class RunView(Reply, kw_only=True):
@@ -36,6 +38,8 @@ class RunView(Reply, kw_only=True):
     labels: dict[str, str]
     actor: str
     session: str
+    held: dict[str, Any] | None
+    """The limit that its steps wait for: `code`, `message`, `since`. None if none."""
     parent_run: str
     """The run of which this is a step; empty if none."""
     parent_step: str

@@ -6,20 +6,32 @@ import click
 
 from holdfast import __version__
 from holdfast.cli.approval import approval
+from holdfast.cli.audit import audit
 from holdfast.cli.dead_letter import dead_letter
+from holdfast.cli.doctor import doctor
+from holdfast.cli.drill import drill
 from holdfast.cli.effect import effect
+from holdfast.cli.freeze import freeze, unfreeze
+from holdfast.cli.incident import incident
 from holdfast.cli.job import job
 from holdfast.cli.lock import lock
-from holdfast.cli.plane import up
+from holdfast.cli.matrix import matrix
+from holdfast.cli.plane import gateway, reconciler, scheduler, up
 from holdfast.cli.policy import policy
 from holdfast.cli.run import run
+from holdfast.cli.runbook import runbook
 from holdfast.cli.schedule import schedule
 from holdfast.cli.settings import completion, config
+from holdfast.cli.store import store
+from holdfast.cli.top import top
 from holdfast.cli.webhook import webhook
+from holdfast.cli.why import why
 from holdfast.cli.worker import worker
 from holdfast.cli.workflow import workflow
 
 INTERRUPTED = 130
+
+policy.add_command(matrix)
 
 
 class _Interruptible(click.Group):
@@ -43,17 +55,30 @@ def cli() -> None:
 
 for command in (
     up,
+    gateway,
+    scheduler,
+    reconciler,
     worker,
     job,
     workflow,
     run,
+    why,
+    doctor,
+    top,
     approval,
     dead_letter,
     effect,
     schedule,
     webhook,
     lock,
+    store,
     policy,
+    drill,
+    runbook,
+    freeze,
+    unfreeze,
+    incident,
+    audit,
     config,
     completion,
 ):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
@@ -10,7 +10,7 @@ from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.job import Json
 from holdfast.cli.output import json_value, moment, print_row, text
 from holdfast.cli.refusals import Absent
-from holdfast.cli.repeat import show_page, with_limit, with_watch
+from holdfast.cli.repeat import Paging, show_page, with_pages, with_watch
 from holdfast.cli.saying import with_reason
 from holdfast.core.states import EffectState
 
@@ -32,18 +32,19 @@ def effect() -> None:
 @click.option("--state", type=click.Choice([*(state.value for state in EffectState), "all"]),
               help="[default: unknown, the worklist; all with --job]")  # fmt: skip
 @click.option("--job", "job_id", metavar="JOB", help="Only the effects of this job.")
-@with_limit
+@with_pages
 @with_watch
 @with_plane
-def list_effects(connection: Connection, *, state: str | None, job_id: str | None, limit: int, watch: bool) -> None:
+def list_effects(
+    connection: Connection, *, state: str | None, job_id: str | None, watch: bool, **paging: Unpack[Paging]
+) -> None:
     """Effects that may or may not have happened: each waits for a person to find out."""
     wanted = state or (EffectState.UNKNOWN.value if job_id is None else "all")
     show_page(
         connection,
-        lambda client: client.effects(state=None if wanted == "all" else wanted, job_id=job_id, limit=limit),
+        lambda client: client.effects(state=None if wanted == "all" else wanted, job_id=job_id, **paging),
         _LINE,
         empty="there is no such effect",
-        remark=lambda found: f"these are {limit}; there may be more: --limit" if len(found.items) == limit else "",
         watch=watch,
     )
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from holdfast.client import Client
 
 _ATTEMPTS: Column = ("attempts", lambda row: f"{row['attempts']}/{row['max_attempts']}")
-_LINE = [text("id"), text("topic"), text("state"), _ATTEMPTS, text("worker"), moment("since")]
+_STATE: Column = ("state", lambda row: f"{row['state']} (frozen)" if row["frozen"] else row["state"])
+_LINE = [text("id"), text("topic"), _STATE, _ATTEMPTS, text("worker"), moment("since")]
 _EVENT = [moment("at"), text("kind"), text("state"), text("attempt"), json_value("detail")]
 _STREAM_WIDTHS = {"at": 24, "job_id": 32, "kind": 20, "state": 10}
 _SEE = "`holdfast job list` shows what there is"
@@ -238,7 +239,7 @@ def _show(found: JobView, output: str) -> None:
 def _columns(row: dict[str, Any]) -> Iterator[Column]:
     """What there is to say about a job in its state."""
     yield from (text("id"), text("topic"), text("state"), moment("since"), _ATTEMPTS)
-    for name in ("worker", "replay_of"):
+    for name in ("worker", "replay_of", "frozen"):
         if row[name]:
             yield text(name)
     if row["state"] not in TERMINAL and row["cancel_requested"]:

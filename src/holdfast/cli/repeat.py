@@ -42,14 +42,11 @@ class _Page(NamedTuple):
     """For people, on stderr: how to see more, or that there is nothing."""
 
 
-def with_limit(command: F) -> F:
+def with_pages(command: F) -> F:
+    command = click.option("--cursor", help="Go on where the page before ended.")(command)
     return click.option(
         "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="How many to show."
     )(command)
-
-
-def with_pages(command: F) -> F:
-    return with_limit(click.option("--cursor", help="Go on where the page before ended.")(command))
 
 
 def with_watch(command: F) -> F:

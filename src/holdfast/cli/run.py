@@ -45,6 +45,8 @@ def _with_wait(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--revision", type=click.IntRange(min=1), help="Of the workflow.  [default: the newest]")
 @click.option("--key", metavar="TEXT", help="Idempotency key: the same order again gives the same run.")
 @click.option("--session", default="", metavar="TEXT", help="Its jobs wait for those of the same session.")
+@click.option("--session-policy", type=click.Choice(["enqueue", "reject", "interrupt", "rollback"]),
+              default="enqueue", help="What to do about its runs that have not ended.  [default: enqueue]")  # fmt: skip
 @with_labels("Something to find it by.")
 @click.option("--dry-run", is_flag=True, help="Start nothing; check the input, and show what would happen.")
 @_with_wait

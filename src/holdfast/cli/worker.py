@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.connect import Connection, api_key_given, check_url, choose_profile, with_plane
-from holdfast.cli.output import Column, Row, moment, print_row, printable, text
-from holdfast.cli.plane import log_to_stderr, verbosely
+from holdfast.cli.logs import log_to_stderr, with_log
+from holdfast.cli.output import Column, moment, print_row, printable, text
 from holdfast.cli.refusals import Away, Misused
 from holdfast.cli.repeat import show_page, with_watch
 
@@ -16,16 +16,9 @@ if TYPE_CHECKING:
     from holdfast.api import Workers
 
 
-def _condition(row: Row) -> str:
-    if not row["alive"]:
-        return "silent"
-    return "draining" if row["draining"] else "ready"
-
-
-_CONDITION: Column = ("condition", _condition)
 _LOAD: Column = ("load", lambda row: f"{row['in_hand']}/{row['slots']}")
 _TOPICS: Column = ("topics", lambda row: printable(" ".join(row["topics"])))
-_LINE = [text("id"), text("pool"), _CONDITION, _LOAD, moment("last_seen"), _TOPICS]
+_LINE = [text("id"), text("pool"), text("condition"), _LOAD, moment("last_seen"), _TOPICS]
 
 
 class _RunByDefault(click.Group):
@@ -50,10 +43,11 @@ def worker() -> None:
 @click.option("--name", help="The same name after a restart: its leases end at once.  [default: what the worker says]")
 @click.option("--pool", help="Which topics' jobs it gets.  [default: what the worker says]")
 @click.option("--slots", type=click.IntRange(1, 10_000), help="Jobs at once.  [default: what the worker says]")
-@verbosely("Log every step of every attempt.")
+@click.option("--health", metavar="HOST:PORT", help="Answer /livez and /readyz here.  [default: what the worker says]")
+@with_log("Log every step of every attempt.")
 def run(
     target: str, *, url: str | None, profile: str | None, name: str | None, pool: str | None, slots: int | None,
-    verbose: bool,
+    health: str | None, verbose: bool, log_format: str,
 ) -> None:  # fmt: skip
     """Work on the topics that MODULE:WORKER (or FILE.py:WORKER) declares, until SIGTERM or Ctrl-C.
 
@@ -63,13 +57,13 @@ def run(
     from holdfast.worker import BrokenWorker, serve  # noqa: PLC0415
     from holdfast.worker.link import Refused  # noqa: PLC0415
 
-    log_to_stderr(verbose=verbose)
+    log_to_stderr(verbose=verbose, log_format=log_format)
     if url is None and profile is not None:
         url = choose_profile(profile)[1].get("url")
     if url is not None:
         check_url(url, "--url, HOLDFAST_URL or the profile")
     try:
-        serve(target, url=url, name=name, pool=pool, slots=slots, api_key=api_key_given() or None)
+        serve(target, url=url, name=name, pool=pool, slots=slots, health=health, api_key=api_key_given() or None)
     except (BrokenWorker, ImportError, ValueError) as error:
         raise Misused(f"{error}. Name it as MODULE:WORKER or FILE.py:WORKER") from error
     except Refused as error:

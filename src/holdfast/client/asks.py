@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast import api
+from holdfast import api, tracing
 
 T = TypeVar("T")
 Read = Callable[[bytes], T]
@@ -80,6 +80,8 @@ def submit(
     """Durable when it returns. With a key, the same submission again gives the same job."""
     new = api.NewJob(topic=topic, payload=payload, idempotency_key=idempotency_key, **limits)
     headers = {"holdfast-actor": actor} if actor else {}
+    if trace := tracing.current():
+        headers["traceparent"] = trace
     return post_ask("/v1/jobs", read_as(api.JobView), new, headers=headers, repeatable=idempotency_key is not None)
 
 
@@ -147,8 +149,11 @@ def replay(number: int) -> Ask[api.JobView]:
     return post_ask(f"/v1/dead-letters/{number}:replay", read_as(api.JobView), repeatable=True)
 
 
-def effects(*, state: str | None = None, job_id: str | None = None, limit: int = 100) -> Ask[api.Effects]:
-    return get_ask("/v1/effects", read_as(api.Effects), ("state", state), ("job", job_id), ("limit", limit))
+def effects(
+    *, state: str | None = None, job_id: str | None = None, cursor: str | None = None, limit: int = 100
+) -> Ask[api.EffectPage]:
+    wanted = (("state", state), ("job", job_id), ("cursor", cursor), ("limit", limit))
+    return get_ask("/v1/effects", read_as(api.EffectPage), *wanted)
 
 
 def resolve_effect(job_id: str, key: str, found: api.ResolveEffect) -> Ask[api.EffectView]:

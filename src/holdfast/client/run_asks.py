@@ -16,6 +16,7 @@ class RunOptions(TypedDict, total=False):
     revision: int | None
     labels: dict[str, str]
     session: str
+    session_policy: str
 
 
 def apply_workflow(document: str, *, dry_run: bool = False) -> Ask[WorkflowView]:

@@ -6,7 +6,20 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
 
-from holdfast.client import approval_asks, asks, policy_asks, run_asks, schedule_asks, webhook_asks
+from holdfast.client import (
+    approval_asks,
+    asks,
+    audit_asks,
+    freeze_asks,
+    incident_asks,
+    lock_asks,
+    matrix_asks,
+    policy_asks,
+    run_asks,
+    schedule_asks,
+    webhook_asks,
+    why_asks,
+)
 
 if TYPE_CHECKING:
     from holdfast.client.async_client import AsyncClient
@@ -102,3 +115,28 @@ class Verbs:
     resume_schedule = Verb(schedule_asks.resume_schedule)
     remove_schedule = Verb(schedule_asks.remove_schedule)
     trigger_schedule = Verb(schedule_asks.trigger_schedule)
+    lock_classes = Verb(lock_asks.lock_classes)
+    evict_lock = Verb(lock_asks.evict_lock)
+    why_job = Verb(why_asks.why_job)
+    why_run = Verb(why_asks.why_run)
+    why_approval = Verb(why_asks.why_approval)
+    why_worker = Verb(why_asks.why_worker)
+    why_lock = Verb(why_asks.why_lock)
+    summary = Verb(why_asks.summary)
+    metrics = Verb(why_asks.metrics)
+    audit = Verb(audit_asks.audit)
+    audit_line = Verb(audit_asks.audit_line)
+    verify_audit = Verb(audit_asks.verify_audit)
+    freeze = Verb(freeze_asks.freeze)
+    unfreeze = Verb(freeze_asks.unfreeze)
+    freezes = Verb(freeze_asks.freezes)
+    start_incident = Verb(incident_asks.start_incident)
+    note_incident = Verb(incident_asks.note_incident)
+    stop_incident = Verb(incident_asks.stop_incident)
+    incidents = Verb(incident_asks.incidents)
+    incident = Verb(incident_asks.incident)
+    export_incident = Verb(incident_asks.export_incident)
+    matrix = Verb(matrix_asks.matrix)
+    set_matrix = Verb(matrix_asks.set_matrix)
+    reset_matrix = Verb(matrix_asks.reset_matrix)
+    simulate_matrix = Verb(matrix_asks.simulate_matrix)

@@ -26,6 +26,7 @@ from holdfast.core.run_words import (
     PauseAsked,
     RerunAsked,
     ResumeAsked,
+    Room,
 )
 from holdfast.core.workflow import ForEachStep
 from holdfast.core.workflow_graph import UNDO, Graph, owner_of
@@ -33,7 +34,7 @@ from holdfast.core.workflow_graph import UNDO, Graph, owner_of
 __all__ = ["advance", "begin", "needed", "refusal"]
 
 
-def begin(graph: Graph, new: NewRun, *, now: float, draw: Draw) -> Advance:
+def begin(graph: Graph, new: NewRun, *, now: float, draw: Draw, room: Room) -> Advance:
     """A new run, with all that does not wait for anything begun."""
     timeout_s = graph.definition.timeout_s
     limits = (new.deadline, None if timeout_s is None else now + timeout_s)
@@ -54,7 +55,7 @@ def begin(graph: Graph, new: NewRun, *, now: float, draw: Draw) -> Advance:
         parent_step=new.parent_step,
         depth=new.depth,
     )
-    turn = Turn(graph, run, {}, whole=True, now=now, draw=draw)
+    turn = Turn(graph, run, {}, outline={}, now=now, draw=draw, room=room)
     turn.change_run(open=len(graph.nodes))
     turn.note("run.started", workflow=run.workflow, revision=run.revision, by=run.actor)
     for name, node in graph.nodes.items():
@@ -70,16 +71,17 @@ def advance(
     steps: Mapping[str, Step | None],
     happenings: Iterable[Happening],
     *,
-    whole: bool = False,
+    outline: Mapping[str, Step] | None = None,
     now: float,
     draw: Draw,
+    room: Room,
 ) -> Advance | Needed:
     """The run after all it has heard, in order; or which steps must be read before that can be said.
 
-    In `steps` None means that there is no record; what is not in it has not been read, unless `whole`
-    says that all of the run's records are. What was heard before, or is refused, changes nothing.
+    In `steps` None means that there is no record; what is not in it has not been read, unless
+    there is an `outline` of the whole run, which has not got it either. What was heard before, or is refused, changes nothing.
     """
-    turn = Turn(graph, run, steps, whole=whole, now=now, draw=draw)
+    turn = Turn(graph, run, steps, outline=outline, now=now, draw=draw, room=room)
     try:
         for happening in happenings:
             hear(turn, happening)
@@ -94,7 +96,7 @@ def needed(graph: Graph, run: Run, happenings: Iterable[Happening]) -> Needed:
     names = {name for name in (run.head, run.tail, run.undo) if name}
     for happening in happenings:
         if isinstance(happening, CancelAsked | ResumeAsked | RerunAsked):
-            return Needed(whole=True)
+            return Needed(outline=True)
         if isinstance(happening, PauseAsked) or not happening.step:
             continue
         names.add(happening.step)
@@ -104,11 +106,12 @@ def needed(graph: Graph, run: Run, happenings: Iterable[Happening]) -> Needed:
             names |= {owner_of(happening.step), *_next_part(graph, happening.step)}
         else:
             for follower in graph.nodes[happening.step].followers:
-                names.add(follower.step)
                 node = graph.nodes[follower.step]
                 # A join is told of each end, and asks for what it reads only with the last one.
                 if len(node.waits_for) == 1:
                     names |= node.reads
+                if run.generation or len(node.waits_for) > 1:
+                    names.add(follower.step)
     return Needed(frozenset(names))
 
 

@@ -28,6 +28,14 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     """Who resolved it, and why."""
 
 
+EffectPlace = tuple[float, JobId, str]
+"""Where an effect stands in a list: when it was prepared, of which job, and its key."""
+
+
+def place_of(effect: Effect) -> EffectPlace:
+    return effect.prepared_at, effect.job_id, effect.key
+
+
 def idempotency_key(tenant: Tenant, job_id: JobId, key: str) -> str:
     """Stable over attempts and replays of a message, different for everything else."""
     material = f"{tenant}\0{job_id}\0{key}".encode()

@@ -30,6 +30,8 @@ VALUES_MAX = 10_000
 """That an expression may be given; about 30 ms."""
 STEPS_MAX = 100_000
 """Of macros, as many as could be for the data given; likewise."""
+FILLED_BYTES_MAX = 4 << 20
+"""Of all that one template is filled with: what is named often counts as often, or one large value would become many."""
 
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -39,6 +41,13 @@ Reads = Mapping[str, frozenset[str] | None]
 
 class ExpressionFailed(Exception):
     """An expression had no value for the data given. The message contains none of it."""
+
+
+class FilledTooLarge(ExpressionFailed):
+    """A template takes more than `FILLED_BYTES_MAX` of the data."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it takes more than {FILLED_BYTES_MAX} bytes of the data; pass a reference to what is large")
 
 
 class Expression:
@@ -180,7 +189,46 @@ def _reason(error: Exception) -> str:
 _PIECE = re.compile(r"\$\$\{|\$\{")
 _INSIDE = re.compile(rf"{LITERAL}|[{{}}]", re.VERBOSE | re.DOTALL)
 
-Filler = Callable[[Mapping[str, Any]], Any]
+
+class _Filling:
+    """Variables for one template, and how many bytes it may still take of them."""
+
+    __slots__ = ("_left", "_sizes", "variables")
+
+    def __init__(self, variables: Mapping[str, Any], bytes_max: int) -> None:
+        self.variables = variables
+        self._left = bytes_max
+        self._sizes: dict[int, tuple[Any, int]] = {}
+
+    def value(self, expression: Expression) -> Any:
+        value = expression.evaluate(self.variables)
+        if not _is_json(value):
+            raise ExpressionFailed("its value is none of JSON; convert it with string(…) or int(…)")
+        self._take(self._size(value))
+        return value
+
+    def text(self, expression: Expression) -> str:
+        return _as_text(self.value(expression))
+
+    def _size(self, value: Any) -> int:
+        """Of its JSON. What is named again is not written again to know."""
+        if isinstance(value, str):
+            return len(value)
+        if not isinstance(value, dict | list):
+            return 8
+        known = self._sizes.get(id(value))
+        if known is None:
+            # With the value itself: another one may get its address otherwise.
+            known = self._sizes[id(value)] = (value, len(msgspec.json.encode(value)))
+        return known[1]
+
+    def _take(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise FilledTooLarge
+
+
+Filler = Callable[[_Filling], Any]
 
 
 class Template:
@@ -201,7 +249,7 @@ class Template:
 
     def fill(self, variables: Mapping[str, Any]) -> Any:
         """Raises `ExpressionFailed`."""
-        return self._fill(variables)
+        return self._fill(_Filling(variables, FILLED_BYTES_MAX))
 
 
 def fill(template: Any, variables: Mapping[str, Any]) -> Any:
@@ -224,10 +272,10 @@ def _filler(template: Any, path: str, names: Collection[str] | None, found: list
                 raise Invalid(f"{path}: {error}") from None
         case dict():
             members = {key: _filler(value, f"{path}.{key}", names, found) for key, value in template.items()}
-            return lambda variables: {key: filler(variables) for key, filler in members.items()}
+            return lambda filling: {key: filler(filling) for key, filler in members.items()}
         case list():
             items = [_filler(value, f"{path}[{at}]", names, found) for at, value in enumerate(template)]
-            return lambda variables: [filler(variables) for filler in items]
+            return lambda filling: [filler(filling) for filler in items]
         case _:
             return lambda _: template
 
@@ -241,10 +289,8 @@ def _text_filler(text: str, names: Collection[str] | None, found: list[Expressio
     found += [piece for piece in compiled if isinstance(piece, Expression)]
     if len(compiled) == 1 and isinstance(compiled[0], Expression):
         whole = compiled[0]
-        return lambda variables: _json_value(whole, variables)
-    return lambda variables: "".join(
-        piece if isinstance(piece, str) else _as_text(_json_value(piece, variables)) for piece in compiled
-    )
+        return lambda filling: filling.value(whole)
+    return lambda filling: "".join(piece if isinstance(piece, str) else filling.text(piece) for piece in compiled)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -280,13 +326,6 @@ def _closing(text: str, begin: int) -> int:
         if depth < 0:
             return found.start()
     raise Invalid(f"column {begin - 1}: ${{ without its }}; a plain ${{ is written $${{")
-
-
-def _json_value(expression: Expression, variables: Mapping[str, Any]) -> Any:
-    value = expression.evaluate(variables)
-    if not _is_json(value):
-        raise ExpressionFailed("its value is none of JSON; convert it with string(…) or int(…)")
-    return value
 
 
 def _is_json(value: Any) -> bool:

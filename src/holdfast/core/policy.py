@@ -191,6 +191,14 @@ def still_allows(decision: Mapping[str, Any] | None, policy: Policy, job: Job) -
     return _is_enough(msgspec.convert(given, ApprovalDemand), today.approval)
 
 
+def bounds_today(decision: Mapping[str, Any] | None, policy: Policy, job: Job) -> dict[str, Any]:
+    """What of a job that was approved under this decision changes, so that it has no more than it may have today."""
+    if decision is not None and decision.get("policy") == policy.version:
+        return {}
+    constraints = policy.decide(job).constraints
+    return {} if constraints is None else constrained(job, constraints)
+
+
 def _is_enough(given: ApprovalDemand, asked: ApprovalDemand) -> bool:
     return (
         (not asked.approvers or set(asked.approvers) == set(given.approvers))

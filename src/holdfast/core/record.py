@@ -31,12 +31,27 @@ class Kind(StrEnum):
     written by the store, together with the job's last change."""
     KEY = "key"
     """An idempotency key that a run was started with. Its parent is the run."""
+    SESSION = "session"
+    """The live runs of a session; `flow.run_session`. Its parent is the newest of them."""
     SCHEDULE = "schedule"
     """When something is to be submitted again and again; `core.schedule`."""
     WEBHOOK = "webhook"
     """Where to tell whom about what; `core.webhook`."""
     POST = "post"
     """One message to a webhook, until it has arrived; `core.webhook`. Its parent is the webhook."""
+    PRESENCE = "presence"
+    """A process of the plane that runs, and the workers that speak to it; `core.presence`. Due when it has been
+    silent for so long that it is forgotten."""
+    FREEZE = "freeze"
+    """What is not dispatched for a while; `core.freeze`. Its id is its scope."""
+    CELL = "cell"
+    """A cell of the policy matrix that somebody has set; `core.matrix`. Its id says what it is about."""
+    RENEWALS = "renewals"
+    """What became of one process's renewals in one hour; `core.renewals`."""
+    INCIDENT = "incident"
+    """What was seen, said and done while something was wrong; `core.incident`."""
+    AUDIT = "audit"
+    """One change that somebody made, for ever; `core.audit`. Its state is what was done, its parent what to."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,5 +78,5 @@ ENDED: dict[Kind, frozenset[str]] = {
 }
 """The states in which nothing more is to come of a record: retention may take it."""
 
-OF_A_RUN = (Kind.STEP, Kind.APPROVAL, Kind.RESULT, Kind.KEY)
+OF_A_RUN = (Kind.STEP, Kind.APPROVAL, Kind.RESULT, Kind.KEY, Kind.SESSION)
 """Kinds whose parent may be a run. They go with it."""

@@ -8,7 +8,7 @@ a rule that matches everything.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
@@ -200,15 +200,20 @@ def _faults_of_action(rule: Default, path: Path) -> Iterator[Fault]:
     if rule.approval is not None:
         if rule.action != "require_approval":
             yield Fault((*path, "approval"), f"only for the action require_approval, not {rule.action}")
-        elif 0 < len(set(rule.approval.approvers)) < rule.approval.quorum and not any(
-            "*" in name for name in rule.approval.approvers
-        ):
-            yield Fault((*path, "approval", "quorum"), "more than there are approvers")
-        for name in rule.approval.approvers:
-            yield from _faults_of_glob(name, (*path, "approval", "approvers"))
+        else:
+            found = faults_of_approvers(rule.approval.approvers, rule.approval.quorum)
+            yield from (Fault((*path, "approval", *fault.path), fault.reason) for fault in found)
     if rule.constraints is not None and rule.action == "deny":
         yield Fault((*path, "constraints"), "a denied job has none")
     yield from _faults_of_limits(rule, (*path, "throttle"))
+
+
+def faults_of_approvers(approvers: Sequence[str], quorum: int) -> Iterator[Fault]:
+    """What keeps these from ever being asked, or from ever being enough."""
+    if 0 < len(set(approvers)) < quorum and not any("*" in name for name in approvers):
+        yield Fault(("quorum",), "more than there are approvers")
+    for name in approvers:
+        yield from _faults_of_glob(name, ("approvers",))
 
 
 def _faults_of_limits(rule: Default, path: Path) -> Iterator[Fault]:

@@ -22,6 +22,9 @@ LOOK_S = 300.0
 """A run that did nothing for so long is looked at: whatever it waits for may have ended unheard."""
 
 
+HELD_S_MIN = 1.0
+HELD_S_MAX = 30.0
+
 NULL = Raw(b"null")
 """JSON for nothing, yet or at all."""
 
@@ -70,6 +73,18 @@ STEP_TERMINAL = frozenset(
 )
 
 
+class Held(Struct, frozen=True, kw_only=True):
+    """A limit that a run has met. It goes on by itself: see `again`."""
+
+    code: str
+    message: str
+    since: float
+
+    def again(self, now: float) -> float:
+        """When to look whether there is room by now: soon at first, and more and more seldom."""
+        return now + min(max(HELD_S_MIN, now - self.since), HELD_S_MAX)
+
+
 class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
     tenant: Tenant
@@ -114,6 +129,8 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """First and last of the steps that are READY, each of which names its `next`."""
     undo: str = ""
     """The step that is to be undone first; it names the one before it."""
+    held: Held | None = None
+    """Why its READY steps wait, where that is a limit of the tenant's."""
     undone_badly: int = 0
     """Compensations that failed: a person has to look."""
 
@@ -179,6 +196,11 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_terminal(self) -> bool:
         return self.state in STEP_TERMINAL
+
+    @property
+    def outline(self) -> Step:
+        """All but what may be large. A run has thousands of steps: to look at all of them must not cost their outputs."""
+        return replace(self, output=NULL, item=NULL)
 
     @property
     def due(self) -> float | None:

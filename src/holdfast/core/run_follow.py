@@ -43,7 +43,7 @@ def follow(turn: Turn) -> None:
 
 def _can_go_on(turn: Turn) -> bool:
     first = turn.get(turn.run.head)
-    return first.state is not StepState.READY or turn.has_slot(first.kind)
+    return first.state is not StepState.READY or turn.has_slot(first)
 
 
 def _settle(turn: Turn, step: Step) -> None:
@@ -57,6 +57,9 @@ def _settle(turn: Turn, step: Step) -> None:
             _fail_run(turn, step)
         elif turn.run.ending is None:
             followers = turn.graph.nodes[step.name].followers
+            if not turn.run.generation:
+                # Who waits for this one alone was never reached before, unless the run was run again.
+                turn.assume_absent(f.step for f in followers if len(turn.graph.nodes[f.step].waits_for) == 1)
             if turn.unread(follower.step for follower in followers):
                 # More than the next steps is settled in this turn: then perhaps more than these, too.
                 turn.require(turn.graph.after(step.name, limit=READ_AHEAD))

@@ -18,6 +18,8 @@ class RunRemedy(StrEnum):
     NOTHING = "nothing"
     FIRE = "fire"
     """Tell the run `TimerDue`: of the step, or its own."""
+    GO_ON = "go_on"
+    """Tell the run `TimerDue`: it is held up by a limit, and there may be room by now."""
     LOOK = "look"
     """Apply `recover_step` to each of its steps that has not ended, then tell it `TimerDue`."""
     ASK = "ask"
@@ -39,6 +41,8 @@ def recover_run(run: Run, *, now: float) -> RunAction:
         case RunState.RUNNING | RunState.PAUSED:
             if run.deadline is not None and now >= run.deadline:
                 return RunAction(RunRemedy.FIRE, "deadline-passed")
+            if run.held is not None and run.due is not None and now >= run.due:
+                return RunAction(RunRemedy.GO_ON, "limit-may-have-passed")
             return _look(run, now)
         case RunState.CANCELLING | RunState.COMPENSATING:
             # Its deadline has no say any more: what was done is undone, however long that takes.

@@ -36,7 +36,9 @@ def rerun(turn: Turn, name: str, *, by: str) -> None:
     )
     turn.note("run.rerun", step=name, by=by, generation=turn.run.generation, steps=len(again))
     _stack_undo(turn, [step for step in steps.values() if owner_of(step.name) not in again])
-    begins = [_reset(turn, step_id, again, highest.get(step_id, 0)) for step_id in turn.graph.order if step_id in again]
+    begins = [
+        _reset(turn, step_id, steps, again, highest.get(step_id, 0)) for step_id in turn.graph.order if step_id in again
+    ]
     for step in begins:
         if step.missing:
             continue
@@ -61,17 +63,17 @@ def _again(graph: Graph, name: str, steps: dict[str, Step]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _reset(turn: Turn, name: str, again: frozenset[str], highest: int) -> Step:
+def _reset(turn: Turn, name: str, steps: dict[str, Step], again: frozenset[str], highest: int) -> Step:
     missing = met = 0
     for edge in turn.graph.nodes[name].waits_for:
         if edge.step in again:
             missing += 1
         else:
-            kept = turn.get(edge.step)
+            kept = steps[edge.step]
             met += (kept.state is StepState.FAILED and not edge.case) or (
                 kept.state is StepState.SUCCEEDED and edge.case in ("", kept.case)
             )
-    old = turn.find(name)
+    old = steps.get(name)
     before = old.fan.attempt if old and old.fan else 0
     fan = Fan(total=0, attempt=max(highest, before)) if turn.graph.nodes[name].parts else None
     return turn.new_step(name, StepState.WAITING, missing=missing, met=met, fan=fan)
@@ -79,11 +81,17 @@ def _reset(turn: Turn, name: str, again: frozenset[str], highest: int) -> Step:
 
 def _stack_undo(turn: Turn, kept: list[Step]) -> None:
     """What may have to be undone, in the order in which it ended."""
-    for step in sorted(kept, key=lambda step: step.order):
-        if step.state is StepState.SUCCEEDED and turn.graph.node(step.name).undo is not None:
-            if step.undo != turn.run.undo:
-                turn.put(replace(step, undo=turn.run.undo))
-            turn.change_run(undo=step.name)
+    done = [step for step in kept if step.state is StepState.SUCCEEDED and turn.graph.node(step.name).undo is not None]
+    before = ""
+    moved: dict[str, str] = {}
+    for step in sorted(done, key=lambda step: step.order):
+        if step.undo != before:
+            moved[step.name] = before
+        before = step.name
+    turn.require(moved)
+    for name, undo in moved.items():
+        turn.put(replace(turn.get(name), undo=undo))
+    turn.change_run(undo=before)
 
 
 def _deadline(turn: Turn) -> float | None:

@@ -23,6 +23,8 @@ class About(StrEnum):
     APPROVAL = "approval"
     RUN = "run"
     CANCEL = "cancel"
+    STOP = "stop"
+    """Not for the run itself: jobs of its are to be stopped, by whoever finds this."""
 
 
 class Decided(msgspec.Struct, frozen=True):
@@ -50,13 +52,29 @@ class CancelWish(msgspec.Struct, frozen=True):
     compensate: bool
 
 
+class StopWish(msgspec.Struct, frozen=True):
+    """The body of what a run leaves that wants many of its jobs stopped."""
+
+    jobs: tuple[str, ...]
+    reason: str
+
+
+def job_ended(job: Job) -> JobEnded:
+    return JobEnded(job.step, job.id, job.state, job.result, job.error)
+
+
+def size_of(happening: Happening) -> int:
+    """In bytes, of what a result brings along."""
+    return len(happening.output or b"") if isinstance(happening, JobEnded | ChildRunEnded) else 0
+
+
 def happening_of(record: Record, job: Job | None) -> Happening | None:
     """What a result says, with its job if it is about one; None where there is nothing left to say."""
     match About(record.state):
         case About.JOB:
             if job is None or not job.is_terminal:
                 return None
-            return JobEnded(job.step, job.id, job.state, job.result, job.error)
+            return job_ended(job)
         case About.APPROVAL:
             decided = msgspec.json.decode(record.body, type=Decided)
             return ApprovalDecided(decided.step, record.id, decided.decision, decided.detail)
@@ -66,5 +84,7 @@ def happening_of(record: Record, job: Job | None) -> Happening | None:
         case About.CANCEL:
             wish = msgspec.json.decode(record.body, type=CancelWish)
             return CancelAsked(wish.by, wish.reason, wish.compensate)
+        case About.STOP:
+            return None
         case never:
             assert_never(never)

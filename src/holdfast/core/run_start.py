@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.core.expression import ExpressionFailed
 from holdfast.core.run import Fan, Step, StepState
-from holdfast.core.run_turn import Turn, kind_of
+from holdfast.core.run_turn import SLOTTED, Turn, kind_of
 from holdfast.core.run_words import AskApproval, Notify, StartRun, SubmitJob
 from holdfast.core.workflow import (
     ITEMS_MAX,
@@ -35,7 +35,9 @@ OUTPUT_BYTES_MAX = 4 << 20
 
 def begin_step(turn: Turn, step: Step) -> None:
     """All that the step waited for is there: begin it, skip it, or let it wait for its turn."""
-    if not turn.may_begin or not turn.has_slot(kind_of(turn.graph.node(step.name))):
+    # Whoever waits for a slot already comes first.
+    waits = turn.run.head and step.kind in SLOTTED
+    if waits or not turn.may_begin or not turn.has_slot(step):
         turn.push_ready(step)
         return
     start(turn, step)
@@ -77,7 +79,7 @@ def _start_job(turn: Turn, node: Node, step: Step) -> None:
     filled = turn.fill(template, node, step)
     payload = encoded(filled["payload"])
     begun, key = _attempt(turn, step, StepState.RUNNING)
-    turn.commands.append(
+    turn.order(
         SubmitJob(
             step=step.name,
             attempt=begun.attempt,
@@ -127,7 +129,7 @@ def _start_run(turn: Turn, node: Node, step: Step) -> None:
         return
     given = encoded(turn.fill(template, node, step)["input"])
     begun, key = _attempt(turn, step, StepState.RUNNING)
-    turn.commands.append(
+    turn.order(
         StartRun(
             step=step.name,
             attempt=begun.attempt,

@@ -43,10 +43,8 @@ def stop(turn: Turn, step: Step, reason: str, *, error: Error | None = None) -> 
 def stop_parts(turn: Turn, step: Step, reason: str) -> None:
     """Those that have begun are stopped, the others never begin."""
     assert step.fan is not None
-    names = part_names(turn, step, range(step.fan.total))
-    turn.require(names)
-    for name in names:
-        stop(turn, turn.get(name), reason)
+    for part in turn.unended(part_names(turn, step, range(step.fan.total))):
+        stop(turn, part, reason)
 
 
 # -- the run --------------------------------------------------------------------------------------------
@@ -56,12 +54,12 @@ def give_up(turn: Turn, ending: RunState, error: Error, *, undoes: bool, **detai
     """Begin to end the run, if it is not ending already."""
     if turn.run.state not in (RunState.RUNNING, RunState.PAUSED):
         return
-    steps = turn.every_step()
+    live = turn.unended([step.name for step in turn.every_step()])
     turn.change_run(
         state=RunState.CANCELLING, since=turn.now, ending=ending, error=error, undoes=undoes, head="", tail=""
     )
     turn.note("run.cancelling", ending=ending.value, code=error["code"], **detail)
-    for step in steps:
+    for step in live:
         stop(turn, turn.get(step.name), error["code"])
 
 

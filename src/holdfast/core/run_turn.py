@@ -6,8 +6,8 @@ is kept of it, and it is taken again when that one has been read: decisions are 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,13 +15,17 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.core.expression import Expression, ExpressionFailed, Template
-from holdfast.core.run import LOOK_S, Run, RunState, Step, StepState
-from holdfast.core.run_words import Advance, Command, Draw, Needed, Said
-from holdfast.core.workflow import Compensation
+from holdfast.core.run import LOOK_S, Held, Run, RunState, Step, StepState
+from holdfast.core.run_words import Advance, Command, Draw, Needed, Room, Said, StartRun, SubmitJob
+from holdfast.core.workflow import Compensation, JobStep
 from holdfast.core.workflow_graph import UNDO, Graph, Node
 
 SLOTTED = frozenset({"job", "workflow", "notify"})
 """Kinds that count as active: something outside of the run is at work for them."""
+TOO_MANY_JOBS = "too-many-jobs"
+TOO_MANY_RUNS = "too-many-runs"
+OUTLINED_FROM = 16
+"""Steps: with more of them it is cheaper to ask for an outline of all than to read each."""
 _AT_WORK = (StepState.RUNNING, StepState.STOPPING)
 
 Error = dict[str, Any]
@@ -35,7 +39,15 @@ class Unread(Exception):
 
 class Turn:
     def __init__(
-        self, graph: Graph, run: Run, steps: Mapping[str, Step | None], *, whole: bool, now: float, draw: Draw
+        self,
+        graph: Graph,
+        run: Run,
+        steps: Mapping[str, Step | None],
+        *,
+        outline: Mapping[str, Step] | None,
+        now: float,
+        draw: Draw,
+        room: Room,
     ) -> None:
         self.graph = graph
         self.run = run
@@ -47,11 +59,15 @@ class Turn:
         self.removed: dict[str, Step] = {}
         self._before = run
         self._read = steps
-        self._whole = whole
+        self._outline = outline
         self._absent: set[str] = set()
         self._changed: dict[str, Step] = {}
         self._notes: list[Said] = []
         self._decoded: dict[str, Any] = {}
+        self._room = room
+        self._more: Counter[str] = Counter()
+        """Jobs that begin with this turn, by topic; runs, under no name."""
+        self._held: tuple[str, str] | None = None
 
     # -- the run ---------------------------------------------------------------------------------------
 
@@ -64,11 +80,27 @@ class Turn:
     def answer(self) -> Advance:
         changed = bool(self._changed or self.removed or self.run is not self._before)
         if changed:
-            limit = min(self.run.deadline or float("inf"), self.now + LOOK_S)
+            held = self._hold()
+            looks = (self.now + LOOK_S, self.run.deadline, held.again(self.now) if held else None)
+            limit = min(time for time in looks if time is not None)
             self.change_run(due=None if self.run.is_terminal else limit)
         return Advance(
             self.run, self._changed, list(self.removed.values()), self.commands, self._notes, changed=changed
         )
+
+    def _hold(self) -> Held | None:
+        """Say of the run whether a limit holds it up, and since when."""
+        before = self.run.held
+        if self._held is None or not self.run.head or self.run.state is not RunState.RUNNING:
+            held = None
+        elif before is not None and before.code == self._held[0]:
+            held = before
+        else:
+            held = Held(code=self._held[0], message=self._held[1], since=self.now)
+            self.note("run.held", code=held.code, reason=held.message)
+        if held is not before:
+            self.change_run(held=held)
+        return held
 
     # -- its steps -------------------------------------------------------------------------------------
 
@@ -78,9 +110,14 @@ class Turn:
             return self._changed[name]
         if name in self.removed or name in self._absent:
             return None
-        if name not in self._read and not self._whole:
+        if name not in self._read and (self._outline is None or name in self._outline):
             raise Unread(Needed(frozenset({name})))
         return self._read.get(name)
+
+    def look(self, name: str) -> Step | None:
+        """As `find`, but what it has in and out may be missing."""
+        unread = name not in self._changed and name not in self._read and name not in self.removed
+        return self._outline[name] if unread and self._outline and name in self._outline else self.find(name)
 
     def get(self, name: str) -> Step:
         step = self.find(name)
@@ -93,22 +130,30 @@ class Turn:
             raise Unread(Needed(unread))
 
     def unread(self, names: Iterable[str]) -> frozenset[str]:
-        if self._whole:
-            return frozenset()
         known = (self._read, self._changed, self._absent)
-        return frozenset(name for name in names if not any(name in names_known for names_known in known))
+        there = names if self._outline is None else (name for name in names if name in self._outline)
+        return frozenset(name for name in there if not any(name in names_known for names_known in known))
 
     def assume_absent(self, names: Iterable[str]) -> None:
-        """Parts of a step that begins: they were never there, or were removed when it was run again."""
+        """They were never there, or were removed when the run was run again: no need to look."""
         self._absent.update(names)
 
     def every_step(self) -> list[Step]:
-        """All that were ever reached."""
-        if not self._whole:
-            raise Unread(Needed(whole=True))
-        names = [name for name, step in self._read.items() if step is not None]
-        names += [name for name in self._changed if self._read.get(name) is None]
-        return [step for name in names if (step := self.find(name)) is not None]
+        """An outline of all that were ever reached."""
+        if self._outline is None:
+            raise Unread(Needed(outline=True))
+        names = dict.fromkeys((*self._outline, *self._read, *self._changed))
+        return [step for name in names if (step := self.look(name)) is not None]
+
+    def unended(self, names: Sequence[str]) -> list[Step]:
+        """Those of them that have not ended. The others are not read, if they are many: each has an output."""
+        if self._outline is None:
+            if len(names) > OUTLINED_FROM:
+                raise Unread(Needed(outline=True))
+            self.require(names)
+        live = [name for name in names if (step := self.look(name)) is not None and not step.is_terminal]
+        self.require(live)
+        return [self.get(name) for name in live]
 
     def put(self, step: Step, **changes: Any) -> Step:
         changed = replace(step, **changes) if changes else step
@@ -118,7 +163,7 @@ class Turn:
     def new_step(self, name: str, state: StepState, **fields: Any) -> Step:
         """A step that begins from nothing; only the number of its attempts is taken over from what was there."""
         gone = self.removed.pop(name, None)
-        old = gone or self.find(name)
+        old = gone or self.look(name)
         step = Step(
             run=self.run.id,
             tenant=self.run.tenant,
@@ -171,9 +216,36 @@ class Turn:
     def may_begin(self) -> bool:
         return self.run.state is RunState.RUNNING
 
-    def has_slot(self, kind: str) -> bool:
+    def has_slot(self, step: Step) -> bool:
+        """Whether the definition and the tenant's limits let it begin now."""
+        node = self.graph.node(step.name)
+        kind = kind_of(node)
+        if kind not in SLOTTED:
+            return True
         limit = self.graph.definition.max_parallel
-        return limit is None or kind not in SLOTTED or self.run.active < limit
+        if limit is not None and self.run.active >= limit:
+            return False
+        if kind == "job":
+            why = self._why_no_job(node)
+            self._held = (TOO_MANY_JOBS, why) if why else self._held
+        elif kind == "workflow" and self.run.active:
+            # With nothing else under way it goes on: else runs that wait for room for theirs would keep it for ever.
+            why = self._room.why_no_run(more=self._more[""])
+            self._held = (TOO_MANY_RUNS, why) if why else self._held
+        else:
+            why = ""
+        return not why
+
+    def _why_no_job(self, node: Node) -> str:
+        assert isinstance(node.spec, JobStep | Compensation)
+        topic = node.spec.topic
+        more = self._more.total() - self._more[""]
+        return self._room.why_no_job(topic, more=more, more_of_topic=self._more[topic])
+
+    def order(self, command: SubmitJob | StartRun) -> None:
+        """A command that takes room of the tenant's."""
+        self.commands.append(command)
+        self._more[command.topic if isinstance(command, SubmitJob) else ""] += 1
 
     def push_ready(self, step: Step) -> None:
         self.move(step, StepState.READY, next="", wake=None)
@@ -187,7 +259,7 @@ class Turn:
         """The first that may begin now; those that have ended in the meantime are passed over."""
         while self.run.head:
             step = self.get(self.run.head)
-            if step.state is StepState.READY and not self.has_slot(step.kind):
+            if step.state is StepState.READY and not self.has_slot(step):
                 return None
             self.change_run(head=step.next, tail=self.run.tail if step.next else "")
             step = self.put(step, next="")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -181,8 +181,8 @@ class Needed(NamedTuple):
     """Records of steps that must be read first."""
 
     names: frozenset[str] = frozenset()
-    whole: bool = False
-    """All of the run's."""
+    outline: bool = False
+    """What there is of the run, step by step, but for what the steps have in and out: see `Step.outline`."""
 
 
 class Advance(NamedTuple):
@@ -202,6 +202,15 @@ class Draw(NamedTuple):
     chance: Callable[[], float]
     """Uniform in [0, 1)."""
     new_id: Callable[[], str]
+
+
+class Room(Protocol):
+    """How much more the run's tenant may have now, by its limits. Answers are reasons; empty: there is room."""
+
+    def why_no_job(self, topic: str, *, more: int, more_of_topic: int) -> str:
+        """If so many more are as good as there, in all and of this topic."""
+
+    def why_no_run(self, *, more: int) -> str: ...
 
 
 class NewRun(Struct, frozen=True, kw_only=True):

@@ -92,6 +92,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """The job or the run that it made; empty if it made none."""
     last_error: str = ""
     """Why the last tick made none."""
+    held: bool = False
+    """A tick has come while it was frozen: of those that did, one is made up for at most."""
     created_at: float
     version: int = 0
     """Of its record; 0 before there is one."""
@@ -109,6 +111,7 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_at: float | None = None
     last: str = ""
     last_error: str = ""
+    held: bool = False
 
 
 _SHARED = tuple(field.name for field in msgspec.structs.fields(_Body))
@@ -201,7 +204,7 @@ def due_ticks(schedule: Schedule, *, now: float, last_lives: bool) -> Due:
     if now < schedule.next_at:
         return Due((), skipped=False, next_at=schedule.next_at)
     come = list(itertools.islice(_come(schedule, now), CATCH_UP_MAX + 1))
-    match schedule.missed:
+    match Missed.ONE if schedule.held and schedule.missed is Missed.ALL else schedule.missed:
         case Missed.ALL:
             chosen = come[:CATCH_UP_MAX]
         case Missed.ONE:

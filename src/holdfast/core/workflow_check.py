@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from holdfast.core.document import Path, Refused, load_document
-from holdfast.core.workflow import AnyStep, Definition, DelayStep, ForEachStep, ParallelStep, StepSpec
+from holdfast.core.rules import faults_of_approvers
+from holdfast.core.workflow import AnyStep, ApprovalStep, Definition, DelayStep, ForEachStep, ParallelStep, StepSpec
 from holdfast.core.workflow_graph import Graph
 
 KINDS = (
@@ -82,6 +83,9 @@ def _check_steps(definition: Definition, line_of: Callable[[Path], int]) -> None
 
 def _faults(step: StepSpec) -> Iterator[tuple[str, Path]]:
     match step:
+        case ApprovalStep():
+            for fault in faults_of_approvers(step.approvers, step.quorum):
+                yield f"{fault.path[0]}: {fault.reason}", (fault.path[0],)
         case DelayStep():
             if (step.seconds is None) == (not step.until):
                 yield "a delay has either seconds or until", ()
@@ -99,5 +103,5 @@ def _faults(step: StepSpec) -> Iterator[tuple[str, Path]]:
 def _faults_inside(step: AnyStep, path: Path) -> Iterator[tuple[str, Path]]:
     if step.id or step.depends_on:
         yield "what is inside of it has no id and depends on nothing by itself", path
-    if isinstance(step, DelayStep):
+    if isinstance(step, DelayStep | ApprovalStep):
         yield from ((reason, (*path, *where)) for reason, where in _faults(step))

@@ -101,6 +101,12 @@ class Graph:
             return parts.get(label) or parts[""]
         return self.nodes[name]
 
+    @property
+    def has_runs(self) -> bool:
+        """Whether a run of it may start others."""
+        nodes = [part for node in self.nodes.values() for part in (node, *node.parts.values())]
+        return any(isinstance(node.spec, WorkflowStep) for node in nodes)
+
     def bind_input(self, value: Any) -> Any:
         """The input with the defaults of what it leaves out. Raises `Invalid`."""
         return value if self.input_schema is None else self.input_schema.bind(value)

@@ -7,6 +7,7 @@ run: an engine whose lock was lost while it did not notice finds a higher one, a
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -16,12 +17,12 @@ from holdfast.core.advance import refusal
 from holdfast.core.job import JobId, Tenant
 from holdfast.core.record import Kind, Record
 from holdfast.core.run import RUN_TERMINAL, Run, Step, run_of
-from holdfast.core.run_result import About, happening_of
+from holdfast.core.run_result import About, happening_of, job_ended
 from holdfast.core.run_words import Happening, TimerDue
 from holdfast.errors import Conflict, HoldfastError, NotFound
 from holdfast.flow.kept_locks import KeptLocks
 from holdfast.flow.run_draft import RunDraft, Tools
-from holdfast.ports import Transaction
+from holdfast.ports import Change, Transaction
 from holdfast.telemetry import Telemetry
 
 logger = logging.getLogger("holdfast")
@@ -29,6 +30,9 @@ logger = logging.getLogger("holdfast")
 REMEMBERED_MAX = 1000
 REMEMBERED_INPUT_BYTES = 64 << 10
 """Of a run that is remembered; one with more is read again."""
+ENDS_MAX = 16
+"""Jobs of one run that are ended in one transaction with it."""
+TOLD_MAX = 1000
 TRIES = 5
 """A person's request is tried again this often when the run moves under it."""
 
@@ -41,6 +45,8 @@ class Turn(NamedTuple):
     happenings: Sequence[Happening]
     consumed: Sequence[Record] = ()
     """Where it was read: taken away by the transaction that makes the run know."""
+    ends: Sequence[Change] = ()
+    """Jobs of the run whose ends are among the happenings, and are not written yet: they are by that transaction."""
 
 
 class TurnEnd(StrEnum):
@@ -68,6 +74,10 @@ class Remembered(NamedTuple):
     steps: Mapping[str, Step | None]
 
 
+class NoNews(Conflict):
+    """A run that was told of the end of a job has nothing to write: the job is ended as if it had none."""
+
+
 class StaleEngine(Conflict):
     """A run carries a higher fence than the lock under which it is to be written."""
 
@@ -79,6 +89,8 @@ class Advancer:
         self._locks = locks
         self._telemetry = telemetry
         self._remembered: dict[str, Remembered] = {}
+        self._told: dict[str, None] = {}
+        """Jobs whose ends were written here together with what their runs made of them."""
 
     async def advance(self, turns: Sequence[Turn]) -> list[TurnEnd]:
         """Give each run its turn, all in one call of the store."""
@@ -90,11 +102,60 @@ class Advancer:
                 fences[run] = fence
 
         try:
-            await asyncio.gather(*(take(run) for run in dict.fromkeys(turn.run for turn in turns)))
+            runs = dict.fromkeys(turn.run for turn in turns)
+            # All of them end before one that failed is told of: what was taken later would not be put back.
+            taken = await asyncio.gather(*map(take, runs), return_exceptions=True)
+            for failure in taken:
+                if failure is not None:
+                    raise failure
             return await self._take_turns(turns, fences)
         finally:
             for run in fences:
                 self._locks.put_back(run)
+
+    async def expect(self, runs: Sequence[str]) -> None:
+        """Runs begin here, and may hear of something at once: have their locks at hand."""
+        if self._tools.giver is not None:
+            await asyncio.gather(*map(self._locks.keep, runs))
+
+    async def end_jobs(self, ends: Sequence[Change]) -> list[bool]:
+        """Write the ends of jobs, each together with what its run makes of it: one commit instead of two. One answer
+        each; False: nothing was written of it, and the job is to be ended by itself.
+
+        Only where the run's lock is at hand: whoever waits for the answer does not wait for a lock, too.
+        """
+        by_run: dict[tuple[Tenant, str], list[int]] = {}
+        for n, change in enumerate(ends):
+            if change.after.run and change.after.is_terminal:
+                by_run.setdefault((change.after.tenant, change.after.run), []).append(n)
+        answers = [False] * len(ends)
+        fences: dict[str, int] = {}
+        turns: list[tuple[Turn, list[int]]] = []
+        try:
+            for (tenant, run), places in by_run.items():
+                # All of them would have to be at the version that was read: many would fail one another.
+                fence = await self._locks.take_kept(run) if len(places) <= ENDS_MAX else None
+                if fence is not None:
+                    fences[run] = fence
+                    ended = [ends[n] for n in places]
+                    # Before it is written: whoever listens to the store is told of it as soon as it is.
+                    self._tell_of(ended)
+                    told = [job_ended(change.after) for change in ended]
+                    turns.append((Turn(tenant, run, told, ends=ended), places))
+            written = await self._take_turns([turn for turn, _ in turns], fences)
+        finally:
+            for run in fences:
+                self._locks.put_back(run)
+        for (_, places), end in zip(turns, written, strict=True):
+            for n in places:
+                answers[n] = end is TurnEnd.WRITTEN
+                if not answers[n]:
+                    self._told.pop(ends[n].after.id, None)
+        return answers
+
+    def has_told(self, job_id: str) -> bool:
+        """Whether the run of the job has heard of its end by `end_jobs`: there is no result of it to look for."""
+        return job_id in self._told
 
     async def _take_turns(self, turns: Sequence[Turn], fences: Mapping[str, int]) -> list[TurnEnd]:
         ends = [TurnEnd.LEFT] * len(turns)
@@ -108,7 +169,7 @@ class Advancer:
                 ends[n] = TurnEnd.NO_NEWS
             else:
                 ready.append((n, *draft))
-        written = await self._store.transact([transaction for _, _, transaction in ready]) if ready else []
+        written = await self._tools.transact([transaction for _, _, transaction in ready]) if ready else []
         for (n, advanced, _), ok in zip(ready, written, strict=True):
             self._tell(advanced, written=ok)
             if ok:
@@ -128,7 +189,7 @@ class Advancer:
                     await self._locks.drop(run)
                     continue
                 assert advanced is not None
-                [written] = await self._store.transact([transaction])
+                [written] = await self._tools.transact([transaction])
                 self._tell(advanced, written=written)
                 if written:
                     return advanced.after
@@ -146,6 +207,8 @@ class Advancer:
         except StaleEngine:
             self._telemetry.run_write_refused(turn.run, reason="stale-fence")
             await self._locks.drop(turn.run)
+        except NoNews:
+            pass
         except HoldfastError as error:
             # One run that cannot go on now must not keep the others; it comes round again.
             logger.warning("run.deferred %s", error, extra={"event": "run.deferred", "run": turn.run})
@@ -156,12 +219,13 @@ class Advancer:
     async def _draft(self, turn: Turn, fence: int, *, asked: bool = False) -> tuple[Advanced | None, Transaction]:
         draft = RunDraft(self._tools, turn.tenant)
         draft.consume(turn.consumed)
+        draft.end(turn.ends)
         known = self._remembered.pop(turn.run, None)
         remembered = known is not None and not asked and known.run.fence == fence
         if known is None or not remembered:
             [record] = await self._store.find_records(Kind.RUN, turn.tenant, [turn.run])
             if record is None:
-                if not turn.consumed:
+                if not turn.consumed or turn.ends:
                     raise NotFound(f"no run {turn.run}")
                 return None, draft.transaction()  # removed by retention: nobody waits for this result
             known = Remembered(run_of(record), {})
@@ -181,7 +245,14 @@ class Advancer:
             # No news to a run as it is remembered. Where its lock was lost unnoticed (`continue`) it may have moved on,
             # and no version is compared where nothing of it is written: so the result is not thrown away unseen.
             return await self._draft(turn, fence, asked=asked)
+        if after.version == before.version and turn.ends:
+            raise NoNews(f"run {before.id} does not wait for that")
         return Advanced(before, after, draft.steps_after), draft.transaction()
+
+    def _tell_of(self, ended: Sequence[Change]) -> None:
+        if len(self._told) >= TOLD_MAX:
+            self._told = dict(itertools.islice(self._told.items(), TOLD_MAX // 2, None))
+        self._told |= dict.fromkeys(change.after.id for change in ended)
 
     def _tell(self, advanced: Advanced | None, *, written: bool) -> None:
         if advanced is None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.states import State
-from holdfast.errors import Conflict
+from holdfast.errors import Conflict, VersionMismatch
+from holdfast.flow.audit import Entry
 from holdfast.flow.submit import Order, Submitter
-from holdfast.ports import Accepted, Store
+from holdfast.ports import Accepted, RecordChange, Store, Submission, Transaction
 
 REPEATABLE = frozenset({State.FAILED, State.TIMEOUT, State.CANCELLED})
 
 
-async def retry(tenant: Tenant, job_id: JobId, *, store: Store, submitter: Submitter) -> Accepted:
+async def retry(
+    tenant: Tenant, job_id: JobId, *, store: Store, submitter: Submitter, entry: Entry | None = None
+) -> Accepted:
     """A new job like this one. Repeated, it gives the job of the first time.
 
     Raises `Conflict` for a job that is not FAILED, TIMEOUT or CANCELLED.
@@ -19,17 +25,55 @@ async def retry(tenant: Tenant, job_id: JobId, *, store: Store, submitter: Submi
     job = await store.get_job(tenant, job_id)
     if job.state not in REPEATABLE:
         raise Conflict(f"job {job.id} is {job.state}: only FAILED, TIMEOUT and CANCELLED jobs are retried")
-    return await submitter.submit_one(order_again(job))
+    order = order_again(job, by="" if entry is None else entry.act.by)
+    if entry is None:
+        return await submitter.submit_one(order)
+    submission = await submitter.admit(order)
+    await _submit_once(submission, store=store, entry=entry)
+    [answer] = await store.submit([submission])
+    assert isinstance(answer, Accepted), "the key is made of the job, and so is what it was used for"
+    return answer._replace(repeated=answer.job.id != submission.job.id)
 
 
-async def replay(tenant: Tenant, number: int, *, store: Store, submitter: Submitter) -> Accepted:
+async def _submit_once(submission: Submission, *, store: Store, entry: Entry) -> None:
+    """With its line in the audit. What repeats a submission that is there leaves no line: it changes nothing."""
+
+    async def write(records: Sequence[RecordChange]) -> bool:
+        # `alone` is what makes a repetition leave the rest of its transaction alone, too.
+        alone = replace(submission, alone=True)
+        [written] = await store.transact([Transaction(submissions=[alone], records=records)])
+        return written
+
+    if not await entry.add(write, retried_as=submission.job.id):
+        raise Conflict(f"job {submission.job.replay_of} is retried by somebody else; look at it again")
+
+
+async def replay(
+    tenant: Tenant, number: int, *, store: Store, submitter: Submitter, entry: Entry | None = None
+) -> Accepted:
     """The job of a dead letter, submitted anew. Repeated, it gives the job of the first time."""
     letter = await store.get_dead_letter(tenant, number)
-    return await store.replay_dead_letter(tenant, number, submitter.prepare(order_again(letter.job)))
+    submission = submitter.prepare(order_again(letter.job, by="" if entry is None else entry.act.by))
+    if entry is None:
+        return await store.replay_dead_letter(tenant, number, submission)
+    answers: list[Accepted] = []
+
+    async def write(records: Sequence[RecordChange]) -> bool:
+        audited = replace(submission, records=[*submission.records, *records])
+        try:
+            answers.append(await store.replay_dead_letter(tenant, number, audited))
+        except VersionMismatch:
+            return False
+        return True
+
+    if not await entry.add(write, job=letter.job_id, replayed_as=submission.job.id):
+        raise Conflict(f"dead letter {number} keeps changing; try again")
+    return answers[-1]
 
 
-def order_again(job: Job) -> Order:
-    """What its caller once ordered; time limits count from now."""
+def order_again(job: Job, *, by: str = "") -> Order:
+    """What its caller once ordered; time limits count from now. Whoever wants it again is answerable for it: else
+    who submitted it first could not approve it, and who wants it now could."""
     return Order(
         tenant=job.tenant,
         topic=job.topic,
@@ -42,6 +86,6 @@ def order_again(job: Job) -> Order:
         # No caller's key begins with a control character, so none can stand in for this one.
         key=f"\x1fagain:{job.id}",
         trace=job.trace,
-        actor=job.actor,
+        actor=by or job.actor,
         replay_of=job.origin,
     )

@@ -5,14 +5,17 @@ from __future__ import annotations
 from holdfast.core.job import Job, JobId, Tenant, amend, may, step
 from holdfast.core.states import Event, State
 from holdfast.errors import Conflict, VersionMismatch
-from holdfast.flow.gate import apply_changes
+from holdfast.flow.audit import Entry, transact
+from holdfast.flow.gate import followed
 from holdfast.ports import Change, Store
 
 TRIES = 5
 """A person's request is tried again this often when the job moves under it."""
 
 
-async def cancel(tenant: Tenant, job_id: JobId, reason: str, *, store: Store, version: int | None = None) -> Job:
+async def cancel(
+    tenant: Tenant, job_id: JobId, reason: str, *, store: Store, version: int | None = None, entry: Entry | None = None
+) -> Job:
     """End a job that has not started at once; ask the worker of a running one to stop.
 
     Cancelling a cancelled job is no error. Raises `Conflict` if it ended otherwise, and
@@ -27,8 +30,8 @@ async def cancel(tenant: Tenant, job_id: JobId, reason: str, *, store: Store, ve
         if not may(job, Event.CANCEL):
             raise Conflict(f"job {job.id} is {job.state}: there is nothing left to cancel")
         change = cancelling(job, reason, now=store.now())
-        [written] = await apply_changes([change], store=store)
-        if written:
+        [transaction] = await followed([change], store=store)
+        if await transact(transaction, store=store, entry=entry, was=job.state):
             return change.after
     raise Conflict(f"job {job_id} keeps changing; try again")
 

@@ -107,7 +107,7 @@ async def _start(jobs: Sequence[Job], *, store: Store, topics: Topics, telemetry
     standings = []
     for change, written in zip(changes, await store.apply(changes), strict=True):
         if written:
-            telemetry.job_started(change.after)
+            telemetry.job_started(change.after, waited_s=change.after.since - change.before.since)
             standings.append(Standing(change.after.id, change.after))
         else:
             # Moved on between the read and the write (cancelled, requeued): nobody may work on it.

@@ -17,6 +17,7 @@ from holdfast.core.run import RUN_TERMINAL
 from holdfast.core.schedule import Due, JobToSubmit, RunToStart, Schedule, schedule_record
 from holdfast.core.states import Risk
 from holdfast.errors import Invalid, KeyReused, NotFound, TooMany
+from holdfast.flow.audit import Entry, transact
 from holdfast.flow.runs import RunOrder, Started
 from holdfast.flow.submit import Order, Submitter
 from holdfast.ports import Note, RecordChange, Store, Submission, Transaction
@@ -37,7 +38,9 @@ class Fired(NamedTuple):
     """Why there are none; empty if there are, or if no tick was to be obeyed."""
 
 
-async def fire(schedule: Schedule, due: Due, *, store: Store, submitter: Submitter, runs: Starts) -> Fired | None:
+async def fire(
+    schedule: Schedule, due: Due, *, store: Store, submitter: Submitter, runs: Starts, entry: Entry | None = None
+) -> Fired | None:
     """Obey these ticks and move the schedule on. None, and nothing happened, if somebody else did, or changed it.
 
     Raises `TooMany` if the tenant may not have even one more now: then the ticks stay due. So do those that come
@@ -62,7 +65,7 @@ async def fire(schedule: Schedule, due: Due, *, store: Store, submitter: Submitt
     except (Invalid, NotFound) as refused:
         # It will be refused at the next tick as well, until a person looks: that is what the event is for.
         submissions, made, error = [], [], f"{refused.code}: {refused}"
-    after = replace(schedule, next_at=due.next_at)
+    after = replace(schedule, next_at=due.next_at, held=False)
     if due.ticks:
         after = replace(after, last_at=due.ticks[-1], last=made[-1] if made else "", last_error=error)
     transaction = Transaction(
@@ -70,7 +73,7 @@ async def fire(schedule: Schedule, due: Due, *, store: Store, submitter: Submitt
         records=[RecordChange(after=schedule_record(after), replaces=schedule.version)],
         notes=[_told(schedule, due, made, error)],
     )
-    [written] = await store.transact([transaction])
+    written = await transact(transaction, store=store, entry=entry, made=made)
     return Fired(replace(after, version=after.version + 1), tuple(made), error) if written else None
 
 

@@ -25,7 +25,7 @@ from holdfast.core.approval import (
 )
 from holdfast.core.decision import ApprovalDemand, demand_of
 from holdfast.core.job import Job, Tenant, amend, step
-from holdfast.core.policy import Policy, consequences, still_allows
+from holdfast.core.policy import Policy, bounds_today, consequences, still_allows
 from holdfast.core.record import Kind
 from holdfast.core.states import Event, State
 from holdfast.errors import Invalid
@@ -152,7 +152,8 @@ async def pass_gate(dispatches: Sequence[Change], *, store: Store, policy: Polic
     """For each dispatch of a job that needs an approval: use the approval up, or have the job decided anew.
 
     An approval counts if it was given, has not expired, is about the very arguments that would be
-    used now, and if today's policy asks for no more than it did then.
+    used now, and if today's policy asks for no more than it did then. What today's policy lets the job have
+    holds for it, too.
     """
     approvals = await find_approvals([change.before for change in dispatches], store=store)
     now = store.now()
@@ -168,7 +169,8 @@ async def pass_gate(dispatches: Sequence[Change], *, store: Store, policy: Polic
         else:
             assert approval is not None
             used = stored(consume(approval, change.after.fence))
-            dispatch = replace(change, detail={**change.detail, "approval": approval.id})
+            after = replace(change.after, **bounds_today(job.decision, policy, job))
+            dispatch = replace(change, after=after, detail={**change.detail, "approval": approval.id})
             passages.append(Passage(Transaction(changes=[dispatch], records=[used]), ""))
     return passages
 

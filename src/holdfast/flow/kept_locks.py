@@ -66,10 +66,29 @@ class KeptLocks:
         except LockError:
             return None
 
+    async def take_kept(self, item: str) -> int | None:
+        """The fence of a lock that is here and nobody uses; None: the store would have to be asked, or somebody
+        waited for. What was taken must be put back."""
+        kept = self._kept.get(item)
+        if kept is None or kept.wanted or kept.lease is None:
+            return None
+        try:
+            kept.lease.check()
+        except LeaseLost:
+            return None
+        kept.wanted += 1
+        await kept.turn.acquire()  # nobody has it: that does not wait
+        return kept.lease.fence
+
+    async def keep(self, item: str) -> None:
+        """Have the lock at hand for a moment, if nobody else has it."""
+        if await self.try_take(item) is not None:
+            self.put_back(item)
+
     @asynccontextmanager
     async def hold(self, item: str) -> AsyncIterator[int]:
         """The lock's fence, after waiting for it as long as the class says. Raises `LockBusy`."""
-        fence = await self._take(item, wait_s=self._lock_class.wait)
+        fence = await self._take(item, wait_s=self._locks.in_force(self._lock_class).wait)
         try:
             yield fence
         finally:

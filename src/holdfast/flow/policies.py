@@ -27,6 +27,7 @@ from holdfast.core.rules import read_rules
 from holdfast.core.schema import digest
 from holdfast.core.states import State
 from holdfast.errors import Conflict, NotFound, VersionMismatch
+from holdfast.flow.audit import Entry, transact
 from holdfast.ports import JobFilter, Note, RecordChange, Store, Transaction
 
 TRIES = 5
@@ -66,7 +67,14 @@ async def list_versions(store: Store, *, before: int | None, limit: int) -> list
 
 
 async def publish(
-    document: Any, *, store: Store, expected: int | None = None, by: str = "", reason: str = "", file: str = ""
+    document: Any,
+    *,
+    store: Store,
+    expected: int | None = None,
+    by: str = "",
+    reason: str = "",
+    file: str = "",
+    entry: Entry | None = None,
 ) -> PolicyVersion:
     """Store the document as the next version, and make it the active one, in one transaction.
 
@@ -89,11 +97,17 @@ async def publish(
         stored = RecordChange(after=version_to_record(version), replaces=0)
         return _Step(version, after, (stored,), Note(PLANE, NO_JOB, "policy.published", detail))
 
-    return await _move(store, expected, next_step)
+    return await _move(store, expected, next_step, entry)
 
 
 async def roll_back(
-    number: int, *, store: Store, expected: int | None = None, by: str = "", reason: str = ""
+    number: int,
+    *,
+    store: Store,
+    expected: int | None = None,
+    by: str = "",
+    reason: str = "",
+    entry: Entry | None = None,
 ) -> PolicyVersion:
     """Make an older version the active one again. Raises `NotFound`, `Conflict` if it is active, `VersionMismatch`."""
     version = await get_version(store, number)
@@ -106,7 +120,7 @@ async def roll_back(
         detail = {"version": number, "hash": version.hash, "before": standing.number, "by": by, "reason": reason}
         return _Step(version, after, (), Note(PLANE, NO_JOB, "policy.rolled_back", detail))
 
-    return await _move(store, expected, next_step)
+    return await _move(store, expected, next_step, entry)
 
 
 class _Step(NamedTuple):
@@ -116,7 +130,9 @@ class _Step(NamedTuple):
     note: Note
 
 
-async def _move(store: Store, expected: int | None, next_step: Callable[[Standing], _Step | None]) -> PolicyVersion:
+async def _move(
+    store: Store, expected: int | None, next_step: Callable[[Standing], _Step | None], entry: Entry | None
+) -> PolicyVersion:
     for _ in range(TRIES):
         standing = await find_active(store)
         if expected is not None and standing.number != expected:
@@ -129,8 +145,9 @@ async def _move(store: Store, expected: int | None, next_step: Callable[[Standin
         pointer = RecordChange(
             after=active_to_record(step.after, version=standing.record + 1), replaces=standing.record
         )
-        [done] = await store.transact([Transaction(records=(*step.records, pointer), notes=(step.note,))])
-        if done:
+        transaction = Transaction(records=(*step.records, pointer), notes=(step.note,))
+        detail = {"version": step.version.number, "hash": step.version.hash, "before": standing.number}
+        if await transact(transaction, store=store, entry=entry, **detail):
             return step.version
     raise Conflict("the policy keeps changing; look at it again")
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from holdfast.core.job import PARKED_UNTIL, Job, JobId, step
 from holdfast.core.states import Event, State
 from holdfast.core.topic import Topic, Topics
+from holdfast.flow.advance import Advancer
 from holdfast.flow.execute import Standing, refuse
 from holdfast.flow.session import why_stopped
 from holdfast.locks.runtime import Runtime
@@ -40,12 +41,19 @@ class Outcome(NamedTuple):
 
 
 async def record(
-    outcomes: Sequence[Outcome], *, store: Store, topics: Topics, telemetry: Telemetry, runtime: Runtime
+    outcomes: Sequence[Outcome],
+    *,
+    store: Store,
+    topics: Topics,
+    telemetry: Telemetry,
+    runtime: Runtime,
+    advancer: Advancer | None = None,
 ) -> list[Standing]:
     """Accept each outcome whose fence is the job's own and whose job is RUNNING; refuse the rest.
 
     An accepted outcome said again is answered as the first time. A refused one changes nothing,
-    is counted, and is kept as evidence in the job's events.
+    is counted, and is kept as evidence in the job's events. With an `advancer`, the run of a job that has ended
+    goes on in the same transaction, if it can.
     """
     jobs = await store.find_jobs([o.job_id for o in outcomes])
     now = store.now()
@@ -60,7 +68,8 @@ async def record(
         else:
             standings[n] = await _answer_late(job, outcome, store=store, telemetry=telemetry)
     if changes:
-        for (n, change), written in zip(changes.items(), await store.apply(list(changes.values())), strict=True):
+        answers = await _write(list(changes.values()), store=store, advancer=advancer)
+        for (n, change), written in zip(changes.items(), answers, strict=True):
             if written:
                 telemetry.attempt_ended(change.before, change.after)
                 standings[n] = Standing(change.after.id, change.after)
@@ -75,6 +84,16 @@ async def record(
                 else:
                     standings[n] = await _answer_late(moved, outcomes[n], store=store, telemetry=telemetry)
     return [standing for standing in standings if standing is not None]
+
+
+async def _write(changes: Sequence[Change], *, store: Store, advancer: Advancer | None) -> list[bool]:
+    if advancer is None or not any(change.after.run for change in changes):
+        return await store.apply(changes)
+    written = await advancer.end_jobs(changes)
+    others = [n for n, done in enumerate(written) if not done]
+    for n, done in zip(others, await store.apply([changes[n] for n in others]) if others else (), strict=True):
+        written[n] = done
+    return written
 
 
 def conclude(job: Job, outcome: Outcome, topic: Topic, *, now: float, chance: float) -> Change:

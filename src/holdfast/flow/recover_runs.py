@@ -6,6 +6,7 @@ transaction covers, such as a store that was restored from a backup, and for dea
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from holdfast.core.approval import Approval, ApprovalState
@@ -19,7 +20,8 @@ from holdfast.flow.advance import Advancer, Turn, TurnEnd
 from holdfast.ports import Store
 from holdfast.telemetry import Telemetry
 
-PAGE = 1000
+PAGE = 100
+"""Steps. Each may have an output of a megabyte."""
 
 
 async def recover_runs(
@@ -61,6 +63,7 @@ async def _find_missed(run: Run, *, now: float, store: Store) -> list[Happening]
         if len(page) < PAGE:
             return missed
         after = page[-1].id
+        await asyncio.sleep(0)  # a store that answers at once would not let anybody else have a turn
 
 
 async def _ask(step: Step, store: Store) -> Happening | None:

@@ -7,7 +7,6 @@ it can be lost or happen twice, whenever the engine dies.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
@@ -23,8 +22,8 @@ from holdfast.core.approval import to_record as approval_record
 from holdfast.core.decision import EXPIRES_S
 from holdfast.core.job import JobId, Tenant, may
 from holdfast.core.record import Kind, Record
-from holdfast.core.run import Run, RunState, Step, run_record, step_of, step_record, step_record_id
-from holdfast.core.run_result import About, CancelWish, ChildResult
+from holdfast.core.run import Run, RunState, Step, run_record, step_record
+from holdfast.core.run_result import About, CancelWish, ChildResult, StopWish
 from holdfast.core.run_words import (
     Advance,
     ApprovalDecided,
@@ -36,7 +35,6 @@ from holdfast.core.run_words import (
     Draw,
     Happening,
     JobEnded,
-    Needed,
     NewRun,
     Notify,
     NotifySent,
@@ -50,18 +48,19 @@ from holdfast.core.states import Event, State
 from holdfast.core.webhook import post_to, webhook_from
 from holdfast.core.workflow_graph import Graph
 from holdfast.errors import HoldfastError, Invalid, NotFound
+from holdfast.flow.admission import RunRoom, count_live_runs
 from holdfast.flow.cancel import cancelling
 from holdfast.flow.gate import followed
+from holdfast.flow.give import Giver, transact
+from holdfast.flow.run_steps import KnownSteps
 from holdfast.flow.submit import Order, Submitter, new_id
 from holdfast.flow.workflows import Workflows
 from holdfast.locks.runtime import Runtime
 from holdfast.ports import Change, Note, RecordChange, Store, Submission, Transaction
 
-PAGE = 1000
-REMEMBERED_MAX = 64
-"""Steps of a run that are remembered from one advance to the next."""
-REMEMBERED_BYTES = 4096
-"""What a step may have in it for that. Others are read again: a thousand runs are remembered."""
+CANCELS_MAX = 8
+"""Jobs that are told to stop in the very transaction that wants it. More are told by whoever finds the wish."""
+STOPS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +69,13 @@ class Tools:
     workflows: Workflows
     submitter: Submitter
     runtime: Runtime
+    live_runs_max: int
+    """Of a tenant. Runs within runs count, and wait where there is no room for them."""
+    giver: Giver | None = None
+    """Who gives what a run orders straight to a worker; None: nobody here can."""
+
+    async def transact(self, transactions: Sequence[Transaction]) -> list[bool]:
+        return await transact(transactions, store=self.store, giver=self.giver)
 
 
 class RunDraft:
@@ -82,13 +88,15 @@ class RunDraft:
         self._changes: list[Change] = []
         self._records: list[RecordChange] = []
         self._notes: list[Note] = []
+        self._runs_started = 0
         self.steps_after: dict[str, Step | None] = {}
         """Of the run that was advanced last: steps as they are once this is written; None: there is none."""
 
     async def begin(self, graph: Graph, new: NewRun, *, fence: int = 0) -> Run:
         """A new run, and what it begins with."""
-        first = begin(graph, new, now=self._now, draw=self._draw)
-        return await self._finish(graph, first, _Steps(whole=True), fence)
+        self._runs_started += 1
+        first = begin(graph, new, now=self._now, draw=self._draw, room=await self._find_room(graph))
+        return await self._finish(graph, first, KnownSteps(outline={}), fence)
 
     async def go_on(
         self,
@@ -100,17 +108,29 @@ class RunDraft:
         known: Mapping[str, Step | None] | None = None,
     ) -> Run:
         """The run after what has happened. Unchanged if it was no news to it. `known` are steps that need not be read."""
-        steps = _Steps(known=known)
-        await self._load(run, steps, needed(graph, run, happenings))
+        steps = KnownSteps(known=known)
+        await steps.load(run, needed(graph, run, happenings), store=self._tools.store)
         return await self._finish(graph, await self._advanced(graph, run, steps, happenings), steps, fence)
 
     def consume(self, records: Iterable[Record]) -> None:
         """These are taken away with it: it knows of them from now on."""
         self._records += [RecordChange(after=record, replaces=record.version, remove=True) for record in records]
 
+    def end(self, ends: Iterable[Change]) -> None:
+        """Jobs end with it: the run hears of them by nothing else."""
+        self._changes += [replace(change, heard=True) for change in ends]
+
     def keep(self, record: Record) -> None:
         """A new record that must not be there yet."""
         self._records.append(RecordChange(after=record, replaces=0))
+
+    def change(self, change: RecordChange) -> None:
+        self._records.append(change)
+
+    def stop(self, run: str, *, by: str, compensate: bool) -> None:
+        """Tell another run to stop."""
+        wish = CancelWish(by, "a newer run of its session took its place", compensate)
+        self._leave(run, f"{run}.cancel", About.CANCEL, wish)
 
     def transaction(self) -> Transaction:
         return Transaction(
@@ -122,35 +142,33 @@ class RunDraft:
 
     # ----------------------------------------------------------------------------------------------
 
-    async def _advanced(self, graph: Graph, run: Run, steps: _Steps, happenings: Sequence[Happening]) -> Advance:
+    async def _advanced(self, graph: Graph, run: Run, steps: KnownSteps, happenings: Sequence[Happening]) -> Advance:
+        room = await self._find_room(graph)
         while True:
-            answer = advance(graph, run, steps.known, happenings, whole=steps.whole, now=self._now, draw=self._draw)
+            answer = advance(
+                graph,
+                run,
+                steps.known,
+                happenings,
+                outline=steps.outline,
+                now=self._now,
+                draw=self._draw,
+                room=room,
+            )
             if isinstance(answer, Advance):
                 return answer
-            await self._load(run, steps, answer)
+            await steps.load(run, answer, store=self._tools.store)
 
-    async def _load(self, run: Run, steps: _Steps, wanted: Needed) -> None:
-        if wanted.whole:
-            after = ""
-            while True:
-                page = await self._tools.store.list_records(
-                    Kind.STEP, self._tenant, parent=run.id, after=after, limit=PAGE
-                )
-                for record in page:
-                    step = step_of(record)
-                    steps.known.setdefault(step.name, step)
-                if len(page) < PAGE:
-                    break
-                after = page[-1].id
-            steps.whole = True
-        missing = [name for name in sorted(wanted.names) if name not in steps.known]
-        if missing and not steps.whole:
-            ids = [step_record_id(run.id, name) for name in missing]
-            found = await self._tools.store.find_records(Kind.STEP, self._tenant, ids)
-            for name, one in zip(missing, found, strict=True):
-                steps.known[name] = None if one is None else step_of(one)
+    async def _find_room(self, graph: Graph) -> RunRoom:
+        tools, admission = self._tools, self._tools.submitter.admission
+        await admission.count()
+        runs = 0
+        if graph.has_runs:
+            # Those that this very transaction starts are not there yet.
+            runs = self._runs_started + await count_live_runs(self._tenant, store=tools.store)
+        return RunRoom(admission, self._tenant, runs=runs, live_runs_max=tools.live_runs_max)
 
-    async def _finish(self, graph: Graph, first: Advance, steps: _Steps, fence: int) -> Run:
+    async def _finish(self, graph: Graph, first: Advance, steps: KnownSteps, fence: int) -> Run:
         """Carry out the commands, and tell the run of those that came to an end at once."""
         run, commands, said, changed = first.run, first.commands, list(first.notes), first.changed
         steps.take(first)
@@ -167,7 +185,7 @@ class RunDraft:
         self.steps_after = steps.after()
         return replace(written, version=written.version + 1)
 
-    def _write(self, run: Run, steps: _Steps, said: Sequence[Said]) -> None:
+    def _write(self, run: Run, steps: KnownSteps, said: Sequence[Said]) -> None:
         self._records += [
             *(
                 RecordChange(after=step_record(step), replaces=step.version, remove=True)
@@ -184,6 +202,14 @@ class RunDraft:
 
     async def _carry_out(self, run: Run, commands: Sequence[Command]) -> list[Happening]:
         ended: list[Happening] = []
+        cancels = [one for one in commands if isinstance(one, CancelJob) and one.job not in self._submissions]
+        if len(cancels) > CANCELS_MAX:
+            # Each would have to be at the version that was read, or the run could not go on: and leases are renewed.
+            commands = [one for one in commands if one not in cancels]
+            for n in range(0, len(cancels), STOPS_MAX):
+                some = cancels[n : n + STOPS_MAX]
+                wish = StopWish(tuple(one.job for one in some), some[0].reason)
+                self._leave(run.id, f"{some[0].job}.stop", About.STOP, wish)
         for command in commands:
             try:
                 ended += await self._carry_out_one(run, command)
@@ -235,6 +261,8 @@ class RunDraft:
         )
         job = submission.job
         self._submissions[job.id] = submission
+        # Counted whether or not it will be written: that is forgotten with the next count.
+        self._tools.submitter.admission.admitted(job)
         # Denied at once: told now. The result that the store leaves of it is no news then.
         return [JobEnded(command.step, job.id, job.state, job.result, job.error)] if job.is_terminal else []
 
@@ -327,41 +355,6 @@ class RunDraft:
             )
         )
         return []
-
-
-class _Steps:
-    """The steps of one run that are known here, and what became of them."""
-
-    def __init__(self, *, whole: bool = False, known: Mapping[str, Step | None] | None = None) -> None:
-        self.known: dict[str, Step | None] = dict(known or ())
-        self.whole = whole
-        """All that there are is known."""
-        self.changed: dict[str, Step] = {}
-        self.removed: dict[str, Step] = {}
-
-    def after(self) -> dict[str, Step | None]:
-        written: dict[str, Step | None] = {
-            name: replace(step, version=step.version + 1) for name, step in self.changed.items()
-        }
-        # Of a wide fan-out only what is new: most of its parts are never asked for again.
-        kept = written if len(self.known) > REMEMBERED_MAX else self.known | written
-        small = ((name, step) for name, step in kept.items() if step is None or _size(step) <= REMEMBERED_BYTES)
-        return dict(itertools.islice(small, REMEMBERED_MAX))
-
-    def take(self, more: Advance) -> None:
-        for step in more.removed:
-            self.changed.pop(step.name, None)
-            self.known[step.name] = None
-            if step.version:
-                self.removed[step.name] = step
-        for name, step in more.steps.items():
-            self.changed[name] = self.known[name] = step
-            if step.version:
-                self.removed.pop(name, None)
-
-
-def _size(step: Step) -> int:
-    return len(bytes(step.output)) + len(bytes(step.item))
 
 
 def _failed(command: Command, error: HoldfastError) -> Sequence[Happening]:

@@ -11,18 +11,22 @@ import msgspec
 
 from holdfast.core.job import Tenant
 from holdfast.core.record import Kind, Record
-from holdfast.core.run import RUN_TERMINAL, Run, RunState, run_of
+from holdfast.core.run import Run, run_of
 from holdfast.core.run_words import CancelAsked, NewRun, PauseAsked, RerunAsked, ResumeAsked
 from holdfast.core.schema import digest
 from holdfast.errors import Conflict, HoldfastError, KeyReused, NotFound, TooMany
+from holdfast.flow.admission import count_live_runs
 from holdfast.flow.advance import Advancer
 from holdfast.flow.kept_locks import KeptLocks
 from holdfast.flow.run_draft import RunDraft, Tools
+from holdfast.flow.run_session import join_session
+from holdfast.flow.session import SessionPolicy
 from holdfast.flow.submit import new_id
 from holdfast.telemetry import Telemetry
 
 RETRY_AFTER_S = 1.0
-LIVE = tuple(state for state in RunState if state not in RUN_TERMINAL)
+TRIES = 5
+"""Each fails only because another run of the session was started in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +41,16 @@ class RunOrder:
     labels: dict[str, str] = field(default_factory=dict)
     actor: str = ""
     session: str = ""
+    session_policy: SessionPolicy = SessionPolicy.ENQUEUE
+    """What to do about the session's runs that have not ended."""
     key: str | None = None
     """An idempotency key, of this tenant's."""
 
     def digest(self) -> str:
         """Of what makes the run what it is: the same key with another digest is another request."""
-        return digest([self.workflow, self.revision, self.input, self.labels, self.session])
+        parts = [self.workflow, self.revision, self.input, self.labels, self.session]
+        # Only then: keys that were used before there was a choice keep their digests.
+        return digest(parts if self.session_policy is SessionPolicy.ENQUEUE else [*parts, self.session_policy])
 
 
 class Started(NamedTuple):
@@ -52,16 +60,13 @@ class Started(NamedTuple):
 
 
 class Runs:
-    def __init__(
-        self, *, tools: Tools, advancer: Advancer, gate: KeptLocks, telemetry: Telemetry, live_runs_max: int
-    ) -> None:
+    def __init__(self, *, tools: Tools, advancer: Advancer, gate: KeptLocks, telemetry: Telemetry) -> None:
         """`gate` are the admission locks of tenants."""
         self._tools = tools
         self._store = tools.store
         self._advancer = advancer
         self._gate = gate
         self._telemetry = telemetry
-        self._live_runs_max = live_runs_max
         self._waiting: defaultdict[Tenant, list[_Applicant]] = defaultdict(list)
         self._admitting: set[asyncio.Task[None]] = set()
 
@@ -69,7 +74,7 @@ class Runs:
         """Durable when it returns. With a key, the same order again gives the same run.
 
         Raises `NotFound` (no such workflow), `Invalid` (the input), `KeyReused`, `TooMany` (the tenant has
-        as many live runs as it may), `LockBusy`.
+        as many live runs as it may), `SessionBusy`, `LockBusy`.
         """
         known = await self._find_by_key(order)
         if known is not None:
@@ -131,16 +136,21 @@ class Runs:
                 raise
 
     async def _admit_together(self, tenant: Tenant, batch: list[_Applicant]) -> None:
-        room = self._live_runs_max - await self._count_live(tenant)
+        most = self._tools.live_runs_max
+        room = most - await count_live_runs(tenant, store=self._store)
         for applicant in batch[max(0, room) :]:
-            applicant.fail(TooMany(f"the tenant has {self._live_runs_max} runs under way", retry_after_s=RETRY_AFTER_S))
+            applicant.fail(TooMany(f"the tenant has {most} unfinished runs", retry_after_s=RETRY_AFTER_S))
         drafted = []
         for applicant in batch[: max(0, room)]:
             try:
                 drafted.append((applicant, *await self._draft(applicant)))
             except HoldfastError as error:
                 applicant.fail(error)
-        written = await self._store.transact([draft.transaction() for _, _, draft in drafted]) if drafted else []
+        if not drafted:
+            return
+        # Together, which is one commit: the first step of a run is often over before a lock could be asked for.
+        writing = self._tools.transact([draft.transaction() for _, _, draft in drafted])
+        written, _ = await asyncio.gather(writing, self._advancer.expect([run.id for _, run, _ in drafted]))
         for (applicant, run, _), ok in zip(drafted, written, strict=True):
             if ok:
                 self._telemetry.run_started(run)
@@ -149,22 +159,30 @@ class Runs:
                 await self._answer_refused(applicant)
 
     async def _answer_refused(self, applicant: _Applicant) -> None:
-        """Somebody was quicker with the same key."""
+        """Somebody was quicker with the same key, or in the same session."""
         try:
-            known = await self._find_by_key(applicant.order)
+            for _ in range(TRIES):
+                known = await self._find_by_key(applicant.order)
+                if known is not None:
+                    applicant.succeed(known)
+                    return
+                run, draft = await self._draft(applicant)
+                [written] = await self._tools.transact([draft.transaction()])
+                if written:
+                    self._telemetry.run_started(run)
+                    applicant.succeed(Started(run, repeated=False))
+                    return
+            raise Conflict("the run could not be started; try again")
         except HoldfastError as error:
             applicant.fail(error)
-            return
-        if known is None:
-            applicant.fail(Conflict("the run could not be started; try again"))
-        else:
-            applicant.succeed(known)
 
     async def _draft(self, applicant: _Applicant) -> tuple[Run, RunDraft]:
         order, new = applicant.order, applicant.new
         draft = RunDraft(self._tools, order.tenant)
         graph = await self._tools.workflows.graph(order.tenant, order.workflow, new.revision)
         run = await draft.begin(graph, new)
+        if order.session:
+            await join_session(draft, run, order.session_policy, store=self._store)
         if order.key is not None:
             draft.keep(
                 Record(
@@ -188,9 +206,6 @@ class Runs:
         if msgspec.json.decode(key.body) != order.digest():
             raise KeyReused(f"this key was used for another request; it started run {key.parent}")
         return Started(await self.get(order.tenant, key.parent), repeated=True)
-
-    async def _count_live(self, tenant: Tenant) -> int:
-        return sum((await self._store.count_records(Kind.RUN, tenant, states=LIVE)).values())
 
 
 class _Applicant(NamedTuple):

@@ -48,8 +48,10 @@ async def submit_in_session(submission: Submission, policy: SessionPolicy, *, st
     session = (submission.job.tenant, submission.job.session)
     # A job that is to be rejected need not look first: it stops nobody.
     live = [] if policy is SessionPolicy.REJECT else await store.list_session(*session)
+    looked = policy is not SessionPolicy.REJECT
     for _ in range(TRIES):
-        changes = [_stopping(job, policy, now=store.now()) for job in live if not job.cancel_requested]
+        stopped = () if policy is SessionPolicy.REJECT else live
+        changes = [_stopping(job, policy, now=store.now()) for job in stopped if not job.cancel_requested]
         [written] = await store.transact([_together(await followed(changes, store=store), alone)])
         if written:
             return await _accepted(submission, store)
@@ -58,11 +60,10 @@ async def submit_in_session(submission: Submission, policy: SessionPolicy, *, st
             busy = next((job for job in found if not job.cancel_requested), None)
             if busy is not None:
                 raise SessionBusy(busy.session, job_id=busy.id)
-        elif submission.key is not None and _versions(found) == _versions(live):
+        if submission.key is not None and looked and _versions(found) == _versions(live):
             # Nothing in the session stood in its way: it was the key.
             raise KeyReused("this key was used for another request; take a new one")
-        else:
-            live = found
+        live, looked = found, True
     raise Conflict(f"session {submission.job.session!r} keeps changing; try again, with a new key if there is one")
 
 

@@ -44,7 +44,9 @@ class Throttles:
         elif not early:
             return wait_s
         if len(self._due) >= KEYS_MAX:
-            # Those whose time has come know no more than those that were never asked.
-            self._due = {known: at for known, at in self._due.items() if at > now}
+            # Those whose time has come know no more than those that were never asked. If it has come for few, those
+            # go for which it comes next: they lose least, and it is not asked again with each job.
+            later = sorted(((at, known) for known, at in self._due.items() if at > now), reverse=True)
+            self._due = {known: at for at, known in later[: KEYS_MAX // 2]}
         self._due[key] = due + rate.every_s
         return wait_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -28,21 +28,22 @@ logger = logging.getLogger("holdfast")
 encode = msgspec.json.Encoder().encode
 
 
-def build(plane: Plane, *, api_key: str | None = None) -> Gateway:
-    """The application. Call it inside the loop that serves it, with the store open.
+def build(plane: Plane, *, api_key: str | None = None, routes: Sequence[Route] | None = None) -> Gateway:
+    """The application: all routes, or those given. Call it inside the loop that serves it, with the store open.
 
     Without an API key everybody who reaches the socket may do everything: listen on loopback only.
     """
-    return Gateway(plane, api_key=api_key)
+    return Gateway(plane, api_key=api_key, routes=ROUTES if routes is None else routes)
 
 
 class Gateway:
     """Routes that a plane serves all day are found by one look into a dict; the router has the others."""
 
-    def __init__(self, plane: Plane, *, api_key: str | None = None) -> None:
+    def __init__(self, plane: Plane, *, api_key: str | None = None, routes: Sequence[Route]) -> None:
         self._desk = Desk(plane)
+        self._routes = routes
         self._api_key = api_key.encode() if api_key else None
-        served = [Served(route, self._desk, self._api_key) for route in (*ROUTES, self._description())]
+        served = [Served(route, self._desk, self._api_key) for route in (*routes, self._description())]
         self._hot = {one.route.path: one for one in served if one.route.hot}
         by_path: dict[str, dict[str, Served]] = {}
         for one in served:
@@ -63,6 +64,10 @@ class Gateway:
                 return
         await self._router(scope, receive, send)
 
+    def leave(self) -> None:
+        """`/readyz` answers 503 from now on; everything else is served as before."""
+        self._desk.leaving = True
+
     def drain(self) -> None:
         """`/readyz` answers 503 from now on, long polls are answered and event streams end."""
         self._desk.drain()
@@ -72,7 +77,7 @@ class Gateway:
 
         async def describe(_: Desk, __: Call) -> Answer:
             nonlocal text
-            text = text or encode(openapi.document(ROUTES, api_key=self._api_key is not None))
+            text = text or encode(openapi.document(self._routes, api_key=self._api_key is not None))
             return Answer(text)
 
         return Route(method="GET", path="/openapi.json", run=describe, summary="This document.")

@@ -105,6 +105,10 @@ class Claims:
         now = self._runtime.now()
         return next((place for claim in self._served[worker] if (place := claim.open(now)) is not None), None)
 
+    def waits(self, worker: str) -> bool:
+        """Whether the worker waits for deliveries here, at this moment."""
+        return worker in self._served
+
     def close(self) -> None:
         """Whoever waits gets its last look at once."""
         for worker in list(self._served):

@@ -9,10 +9,11 @@ from holdfast.errors import NotFound
 from holdfast.flow.again import replay
 from holdfast.gateway.calls import Answer, Call
 from holdfast.gateway.desk import Desk
+from holdfast.gateway.entries import entry_of
 from holdfast.gateway.jobs import accepted
 from holdfast.gateway.limits import find_number
-from holdfast.gateway.pages import PageQuery, cut, number_from_cursor
-from holdfast.gateway.views import dead_letter_view
+from holdfast.gateway.pages import PageQuery, number_from_cursor, read_page, to_cursor
+from holdfast.gateway.views import dead_letter_view, weight_of
 from holdfast.ports import DeadLetter, JobEvent, Store
 
 EVIDENCE_MAX = 1000
@@ -21,10 +22,14 @@ EVIDENCE_MAX = 1000
 async def list_dead_letters(desk: Desk, call: Call) -> Answer:
     """Newest first, without their events: ask for one letter to see its evidence."""
     query: PageQuery = call.query
-    found = await desk.plane.store.list_dead_letters(
-        call.tenant, before=number_from_cursor(query.cursor), limit=query.limit + 1
+    page, last = await read_page(
+        lambda before, limit: desk.plane.store.list_dead_letters(call.tenant, before=before, limit=limit),
+        start=number_from_cursor(query.cursor),
+        limit=query.limit,
+        place=lambda letter: letter.number,
+        weigh=lambda letter: weight_of(letter.job),
     )
-    page, more = cut(found, query.limit, lambda letter: letter.number)
+    more = None if last is None else to_cursor(last)
     return Answer(api.DeadLetterPage(items=[dead_letter_view(letter, []) for letter in page], next_cursor=more))
 
 
@@ -46,7 +51,9 @@ async def _evidence(letter: DeadLetter, store: Store) -> list[JobEvent]:
 
 async def replay_dead_letter(desk: Desk, call: Call) -> Answer:
     plane = desk.plane
-    reply = await replay(call.tenant, _number(call), store=plane.store, submitter=plane.submitter)
+    number = _number(call)
+    entry = entry_of(desk, call, "dead_letter.replayed", f"dead-letter/{number}")
+    reply = await replay(call.tenant, number, store=plane.store, submitter=plane.submitter, entry=entry)
     return accepted(desk, reply)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.gateway.exposition import Exposition
 from holdfast.gateway.feed import Feed
 from holdfast.gateway.plane import Plane
+from holdfast.gateway.summaries import Summaries
 from holdfast.gateway.waiting import Hints
 from holdfast.ports import JobEvent
 
@@ -14,16 +16,20 @@ class Desk:
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
         self.feed = Feed(plane.store)
+        self.exposition = Exposition(plane.telemetry.registry)
+        self.summaries = Summaries(plane)
         self.claims = plane.claims
         self.cancels = Hints()
         """Given by a worker's id, when one of its jobs is to be stopped."""
+        self.leaving = False
+        """About to drain: no new callers, please."""
         self.draining = False
         plane.bus.on_arrival(self.claims.give_hint)
         self._unsubscribe = plane.store.subscribe(self._heard)
 
     def drain(self) -> None:
         """Not ready for new callers any more; those who wait are answered now."""
-        self.draining = True
+        self.leaving = self.draining = True
         self._unsubscribe()
         self.claims.close()
         self.cancels.close()

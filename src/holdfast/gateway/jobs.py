@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, field, to_builtins
 
-from holdfast import api
+from holdfast import api, tracing
 from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.states import TERMINAL, Risk, State
 from holdfast.errors import HoldfastError, Invalid
@@ -19,11 +19,14 @@ from holdfast.gateway import limits, problems
 from holdfast.gateway.actors import find_actor
 from holdfast.gateway.calls import Answer, Call
 from holdfast.gateway.desk import Desk
-from holdfast.gateway.pages import Cursor, Limit, PageQuery, cut, from_cursor, number_from_cursor
-from holdfast.gateway.views import event_view, job_view
+from holdfast.gateway.entries import entry_of
+from holdfast.gateway.pages import Cursor, Limit, PageQuery, cut, from_cursor, number_from_cursor, read_page, to_cursor
+from holdfast.gateway.views import event_view, job_view, weight_of
 from holdfast.gateway.waiting import Patience
 from holdfast.ports import Accepted, JobFilter
 
+WAITING = frozenset({State.PENDING, State.APPROVAL_REQUIRED, State.SCHEDULED})
+"""What a freeze is about: nobody has been given the job."""
 LabelFilter = Annotated[str, Meta(pattern=r"^[^=]{1,128}=[\s\S]{0,256}$(?!\n)")]
 
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{0,200})?")
@@ -58,13 +61,15 @@ async def submit_job(desk: Desk, call: Call) -> Answer:
             raise Invalid("the header Idempotency-Key and the field idempotency_key differ; send one of them")
         new.idempotency_key = key
     query: SubmitQuery = call.query
-    order = to_order(new, call.tenant, actor=find_actor(call), trace=_trace(call))
-    reply = await desk.plane.submitter.submit_one(order)
+    with tracing.span(f"submit {new.topic}", "producer", trace=_trace(call), topic=new.topic) as traced:
+        order = to_order(new, call.tenant, actor=find_actor(call), trace=traced.trace)
+        reply = await desk.plane.submitter.submit_one(order)
+        traced.say("holdfast.job.id", reply.job.id)
     answer = accepted(desk, reply)
     if not query.wait:
         return answer
     job = await _job_after_wait(desk, call, reply.job.id, query.wait)
-    return Answer(job_view(job), status=200 if job.is_terminal else answer.status, headers=_headers(job))
+    return Answer(_view(desk, job), status=200 if job.is_terminal else answer.status, headers=_headers(job))
 
 
 def to_order(new: api.NewJob, tenant: Tenant, *, actor: str, trace: str) -> Order:
@@ -94,18 +99,18 @@ def _trace(call: Call) -> str:
 
 def accepted(desk: Desk, reply: Accepted) -> Answer:
     """202 for a new job; 200 with the first one where the request was a repetition."""
-    _tell(desk, reply)
-    return Answer(job_view(reply.job), status=200 if reply.repeated else 202, headers=_headers(reply.job))
+    return Answer(_view(desk, reply.job), status=200 if reply.repeated else 202, headers=_headers(reply.job))
+
+
+def _view(desk: Desk, job: Job) -> api.JobView:
+    view = job_view(job)
+    if job.state in WAITING and (freeze := desk.plane.freezes.of(job)) is not None:
+        view.frozen = freeze.scope
+    return view
 
 
 def _headers(job: Job) -> tuple[tuple[bytes, bytes], ...]:
     return (b"location", f"/v1/jobs/{job.id}".encode()), _etag(job)
-
-
-def _tell(desk: Desk, reply: Accepted) -> None:
-    if not reply.repeated:
-        desk.plane.telemetry.job_submitted(reply.job)
-        desk.plane.wake()
 
 
 def version_of_tag(tag: str) -> int | None:
@@ -142,19 +147,22 @@ async def submit_jobs(desk: Desk, call: Call) -> Answer:
 def _submitted(desk: Desk, reply: Accepted | HoldfastError) -> api.Submitted:
     if isinstance(reply, HoldfastError):
         return api.Submitted(error=to_builtins(problems.problem(reply)))
-    _tell(desk, reply)
-    return api.Submitted(job=job_view(reply.job), repeated=reply.repeated)
+    return api.Submitted(job=_view(desk, reply.job), repeated=reply.repeated)
 
 
 async def list_jobs(desk: Desk, call: Call) -> Answer:
     query: JobQuery = call.query
-    before = from_cursor(query.cursor)
+    start = from_cursor(query.cursor)
     wanted = JobFilter(state=query.state, topic=query.topic, labels=_labels(query.label), worker=query.worker)
-    found = await desk.plane.store.list_jobs(
-        call.tenant, wanted, before=None if before is None else JobId(before), limit=query.limit + 1
+    page, last = await read_page(
+        lambda before, limit: desk.plane.store.list_jobs(call.tenant, wanted, before=before, limit=limit),
+        start=None if start is None else JobId(start),
+        limit=query.limit,
+        place=lambda job: job.id,
+        weigh=weight_of,
     )
-    page, more = cut(found, query.limit, lambda job: job.id)
-    return Answer(api.JobPage(items=[job_view(job) for job in page], next_cursor=more))
+    more = None if last is None else to_cursor(last)
+    return Answer(api.JobPage(items=[_view(desk, job) for job in page], next_cursor=more))
 
 
 def _labels(given: list[str]) -> dict[str, str]:
@@ -173,7 +181,7 @@ async def get_job(desk: Desk, call: Call) -> Answer:
     job = await _job_after_wait(desk, call, JobId(call.path["id"]), query.wait, known)
     if known == job.version:
         return Answer(status=304, headers=(_etag(job),))
-    return Answer(job_view(job), headers=(_etag(job),))
+    return Answer(_view(desk, job), headers=(_etag(job),))
 
 
 async def _job_after_wait(desk: Desk, call: Call, job_id: JobId, wait_s: float, known: int | None = None) -> Job:
@@ -206,11 +214,15 @@ async def list_job_events(desk: Desk, call: Call) -> Answer:
 async def cancel_job(desk: Desk, call: Call) -> Answer:
     wanted: api.CancelJob = call.body
     version = version_of_tag(call.header(b"if-match"))
-    job = await cancel(call.tenant, JobId(call.path["id"]), wanted.reason, store=desk.plane.store, version=version)
+    job_id = JobId(call.path["id"])
+    entry = entry_of(desk, call, "job.cancelled", f"job/{job_id}", reason=wanted.reason)
+    job = await cancel(call.tenant, job_id, wanted.reason, store=desk.plane.store, version=version, entry=entry)
     return Answer(job_view(job), headers=(_etag(job),))
 
 
 async def retry_job(desk: Desk, call: Call) -> Answer:
     plane = desk.plane
-    reply = await retry(call.tenant, JobId(call.path["id"]), store=plane.store, submitter=plane.submitter)
+    job_id = JobId(call.path["id"])
+    entry = entry_of(desk, call, "job.retried", f"job/{job_id}")
+    reply = await retry(call.tenant, job_id, store=plane.store, submitter=plane.submitter, entry=entry)
     return accepted(desk, reply)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeVar
 
 from msgspec import Meta
@@ -14,11 +14,15 @@ from holdfast.errors import Invalid
 from holdfast.gateway.limits import find_number
 
 T = TypeVar("T")
+P = TypeVar("P")
+
+PAGE_BYTES = 8 * 2**20
+FIRST_PART = 30
+"""Of what may be large, so many are read at first: their weight says how many more fit."""
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 Cursor = Annotated[str, Meta(min_length=1, max_length=1024)]
 """Long enough for the longest key of a lock."""
-_STRANGE = "this cursor is not one that a page of this list gave; start without one"
 
 
 class PageQuery(api.Request, kw_only=True):
@@ -30,6 +34,33 @@ def cut(found: list[T], limit: int, place: Callable[[T], str | int]) -> tuple[li
     """A page of what was found, and the cursor of the next one: ask for one more than `limit`, to know."""
     page = found[:limit]
     return page, to_cursor(place(page[-1])) if len(found) > limit else None
+
+
+async def read_page(
+    read: Callable[[P | None, int], Awaitable[list[T]]],
+    *,
+    start: P | None,
+    limit: int,
+    place: Callable[[T], P],
+    weigh: Callable[[T], int],
+) -> tuple[list[T], P | None]:
+    """A page of things that may be large, and the place it ends at if there are more.
+
+    It ends early once it weighs `PAGE_BYTES`, and is read in parts: else one request for a thousand large
+    things would need memory for them all.
+    """
+    page: list[T] = []
+    weight = 0
+    while True:
+        likely = FIRST_PART if not page else (PAGE_BYTES - weight) * len(page) // max(weight, 1) + 1
+        size = min(likely, limit - len(page))
+        part = await read(place(page[-1]) if page else start, size + 1)
+        page += part[:size]
+        weight += sum(map(weigh, part[:size]))
+        if len(part) <= size:
+            return page, None
+        if len(page) == limit or weight >= PAGE_BYTES:
+            return page, place(page[-1])
 
 
 def to_cursor(last: str | int) -> str:
@@ -46,8 +77,12 @@ def from_cursor(cursor: str | None) -> str | None:
     except (ValueError, binascii.Error):
         version, last = "", ""
     if version != "1" or not last:
-        raise Invalid(_STRANGE)
+        raise strange_cursor()
     return last
+
+
+def strange_cursor() -> Invalid:
+    return Invalid("this cursor is not one that a page of this list gave; start without one")
 
 
 def number_from_cursor(cursor: str | None) -> int | None:
@@ -56,5 +91,5 @@ def number_from_cursor(cursor: str | None) -> int | None:
         return None
     number = find_number(last)
     if number is None:
-        raise Invalid(_STRANGE)
+        raise strange_cursor()
     return number

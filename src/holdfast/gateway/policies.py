@@ -15,7 +15,7 @@ from holdfast.api.policies import (
     SimulatePolicy,
     Simulation,
 )
-from holdfast.core.policy_version import PolicyVersion
+from holdfast.core.policy_version import PLANE, PolicyVersion
 from holdfast.errors import NotFound
 from holdfast.flow.policies import (
     Standing,
@@ -30,6 +30,7 @@ from holdfast.flow.policies import (
 from holdfast.gateway.actors import find_actor
 from holdfast.gateway.calls import Answer, Call
 from holdfast.gateway.desk import Desk
+from holdfast.gateway.entries import entry_of
 from holdfast.gateway.jobs import version_of_tag
 from holdfast.gateway.limits import find_number
 from holdfast.gateway.pages import PageQuery, cut, number_from_cursor
@@ -49,6 +50,7 @@ async def publish_policy(desk: Desk, call: Call) -> Answer:
         expected=version_of_tag(call.header(b"if-match")),
         by=find_actor(call),
         reason=wanted.reason,
+        entry=entry_of(desk, call, "policy.published", "policy", reason=wanted.reason, tenant=PLANE),
     )
     return await _answer(desk, await find_active(desk.plane.store))
 
@@ -61,6 +63,7 @@ async def roll_back_policy(desk: Desk, call: Call) -> Answer:
         expected=version_of_tag(call.header(b"if-match")),
         by=find_actor(call),
         reason=wanted.reason,
+        entry=entry_of(desk, call, "policy.rolled_back", "policy", reason=wanted.reason, tenant=PLANE),
     )
     return await _answer(desk, await find_active(desk.plane.store))
 

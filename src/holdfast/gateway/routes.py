@@ -18,12 +18,18 @@ from holdfast.gateway import (
     work,
     workers,
 )
+from holdfast.gateway.audit import AUDIT_ROUTES
 from holdfast.gateway.calls import Route
+from holdfast.gateway.freezes import FREEZE_ROUTES
+from holdfast.gateway.incidents import INCIDENT_ROUTES
 from holdfast.gateway.limits import BATCH_BYTES_MAX, PAYLOAD_BYTES_MAX
+from holdfast.gateway.matrix import MATRIX_ROUTES
 from holdfast.gateway.pages import PageQuery
 from holdfast.gateway.run_routes import RUN_ROUTES
 from holdfast.gateway.schedules import SCHEDULE_ROUTES
+from holdfast.gateway.summary import SUMMARY_ROUTES
 from holdfast.gateway.webhooks import WEBHOOK_ROUTES
+from holdfast.gateway.why import WHY_ROUTES
 
 JOBS, WORK, LOOK, HEALTH = ("jobs",), ("work",), ("looking around",), ("health",)
 APPROVALS = ("approvals",)
@@ -57,12 +63,12 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="POST", path="/v1/jobs/{id}:cancel", run=jobs.cancel_job, request=api.CancelJob, optional=True,
-        reply=api.JobView, headers=("If-Match",), tags=JOBS,
+        reply=api.JobView, headers=("Holdfast-Actor", "If-Match"), tags=JOBS,
         summary="Cancel: at once before it runs, by asking its worker afterwards.",
     ),
     Route(
         method="POST", path="/v1/jobs/{id}:retry", run=jobs.retry_job, reply=api.JobView, statuses=(202, 200),
-        tags=JOBS, summary="Submit a FAILED, TIMEOUT or CANCELLED job anew; the same job again if repeated.",
+        headers=("Holdfast-Actor",), tags=JOBS, summary="Submit a FAILED, TIMEOUT or CANCELLED job anew; the same job again if repeated.",
     ),
     Route(
         method="POST", path="/v1/work/hello", run=work.hello, request=api.Hello, reply=api.HelloReply, tags=WORK,
@@ -132,15 +138,15 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="POST", path="/v1/dead-letters/{number}:replay", run=dead_letters.replay_dead_letter, reply=api.JobView,
-        statuses=(202, 200), tags=LOOK, summary="Submit a dead letter's job anew, once.",
+        statuses=(202, 200), headers=("Holdfast-Actor",), tags=LOOK, summary="Submit a dead letter's job anew, once.",
     ),
     Route(
-        method="GET", path="/v1/effects", run=effects.list_effects, query=effects.EffectQuery, reply=api.Effects,
+        method="GET", path="/v1/effects", run=effects.list_effects, query=effects.EffectQuery, reply=api.EffectPage,
         tags=LOOK, summary="Effects, such as those that nobody knows whether they happened.",
     ),
     Route(
         method="POST", path="/v1/effects/{job}/{key}:resolve", run=effects.resolve_effect, request=api.ResolveEffect,
-        reply=api.EffectView, body_max=SINGLE, wide=("key",), tags=LOOK,
+        reply=api.EffectView, headers=("Holdfast-Actor",), body_max=SINGLE, wide=("key",), tags=LOOK,
         summary="Say what became of an unknown effect; a job that waits for it may go on.",
     ),
     Route(
@@ -213,4 +219,14 @@ ROUTES: tuple[Route, ...] = (
     *RUN_ROUTES,
     *SCHEDULE_ROUTES,
     *WEBHOOK_ROUTES,
+    *WHY_ROUTES,
+    *locks.LOCK_ROUTES,
+    *SUMMARY_ROUTES,
+    *AUDIT_ROUTES,
+    *FREEZE_ROUTES,
+    *MATRIX_ROUTES,
+    *INCIDENT_ROUTES,
 )  # fmt: skip
+
+HEALTH_ROUTES = tuple(route for route in ROUTES if route.tags == HEALTH)
+"""What a process serves that is no gateway."""

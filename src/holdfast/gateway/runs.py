@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, to_builtins
 
 from holdfast import api
 from holdfast.api.runs import (
@@ -19,15 +20,16 @@ from holdfast.api.runs import (
     StepPage,
     StepView,
 )
-from holdfast.core.record import Kind
+from holdfast.core.record import Kind, Record
 from holdfast.core.run import Run, RunState, Step, run_of, step_of
 from holdfast.core.run_plan import plan
 from holdfast.flow.runs import RunOrder
+from holdfast.flow.session import SessionPolicy
 from holdfast.gateway import limits
 from holdfast.gateway.actors import find_actor
 from holdfast.gateway.calls import Answer, Call
 from holdfast.gateway.desk import Desk
-from holdfast.gateway.pages import Cursor, Limit, PageQuery, cut, from_cursor, number_from_cursor
+from holdfast.gateway.pages import Cursor, Limit, PageQuery, cut, from_cursor, number_from_cursor, read_page, to_cursor
 from holdfast.gateway.views import event_view
 from holdfast.gateway.waiting import Patience
 
@@ -62,6 +64,7 @@ def _order(call: Call) -> RunOrder:
         labels=wanted.labels,
         actor=find_actor(call),
         session=wanted.session,
+        session_policy=SessionPolicy(wanted.session_policy),
         key=key,
     )
 
@@ -80,16 +83,28 @@ async def plan_run(desk: Desk, call: Call) -> Answer:
 
 async def list_runs(desk: Desk, call: Call) -> Answer:
     query: RunQuery = call.query
-    found = await desk.plane.store.list_records(
-        Kind.RUN,
-        call.tenant,
-        state=query.state,
-        parent=query.workflow,
-        before=from_cursor(query.cursor) or "",
-        limit=query.limit + 1,
-    )
-    page, more = cut(found, query.limit, lambda record: record.id)
+    store = desk.plane.store
+
+    async def read(before: str | None, limit: int) -> list[Record]:
+        wanted = {"state": query.state, "parent": query.workflow}
+        return await store.list_records(Kind.RUN, call.tenant, **wanted, before=before or "", limit=limit)
+
+    page, more = await _read_page(read, query.cursor, query.limit)
     return Answer(RunPage(items=[run_view(run_of(record)) for record in page], next_cursor=more))
+
+
+async def _read_page(
+    read: Callable[[str | None, int], Awaitable[list[Record]]], cursor: str | None, limit: int
+) -> tuple[list[Record], str | None]:
+    """Inputs and outputs are in it, and may be large: it ends early then."""
+    page, last = await read_page(
+        read,
+        start=from_cursor(cursor),
+        limit=limit,
+        place=lambda record: record.id,
+        weigh=lambda record: len(record.body),
+    )
+    return page, None if last is None else to_cursor(last)
 
 
 async def get_run(desk: Desk, call: Call) -> Answer:
@@ -120,10 +135,12 @@ async def list_timeline(desk: Desk, call: Call) -> Answer:
 async def list_steps(desk: Desk, call: Call) -> Answer:
     query: PageQuery = call.query
     run = await desk.plane.runs.get(call.tenant, call.path["id"])
-    found = await desk.plane.store.list_records(
-        Kind.STEP, call.tenant, parent=run.id, after=from_cursor(query.cursor) or "", limit=query.limit + 1
-    )
-    page, more = cut(found, query.limit, lambda record: record.id)
+    store = desk.plane.store
+
+    async def read(after: str | None, limit: int) -> list[Record]:
+        return await store.list_records(Kind.STEP, call.tenant, parent=run.id, after=after or "", limit=limit)
+
+    page, more = await _read_page(read, query.cursor, query.limit)
     return Answer(StepPage(items=[step_view(step_of(record)) for record in page], next_cursor=more))
 
 
@@ -174,6 +191,7 @@ def run_view(run: Run) -> RunView:
         labels=run.labels,
         actor=run.actor,
         session=run.session,
+        held=None if run.held is None else to_builtins(run.held),
         parent_run=run.parent_run,
         parent_step=run.parent_step,
         generation=run.generation,

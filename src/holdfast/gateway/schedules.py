@@ -27,12 +27,14 @@ from holdfast.core.schedule import (
     ticks_after,
 )
 from holdfast.errors import Conflict, Invalid, TooMany
+from holdfast.flow.audit import Entry
 from holdfast.flow.fire import fire
 from holdfast.flow.keep import TRIES, change_record, keeps_changing, remove_record, write_record
 from holdfast.gateway import limits
 from holdfast.gateway.actors import find_actor
 from holdfast.gateway.calls import Answer, Call, Route
 from holdfast.gateway.desk import Desk
+from holdfast.gateway.entries import entry_of
 from holdfast.gateway.pages import PageQuery, cut, from_cursor
 
 SCHEDULES_MAX = 1000
@@ -52,7 +54,9 @@ async def add_schedule(desk: Desk, call: Call) -> Answer:
     if len(await store.list_records(Kind.SCHEDULE, call.tenant, limit=SCHEDULES_MAX)) == SCHEDULES_MAX:
         raise TooMany(f"the tenant has {SCHEDULES_MAX} schedules; remove one", retry_after_s=60.0)
     schedule = replace(schedule, next_at=next(ticks_after(schedule, now)))
-    if not await write_record(schedule_record(schedule), store=store):
+    if not await write_record(
+        schedule_record(schedule), store=store, entry=_entry(desk, call, "schedule.added", new.name)
+    ):
         raise Conflict(f"there is a schedule {new.name!r}; remove it first, or take another name")
     return Answer(_view(replace(schedule, version=1), now, upcoming=5))
 
@@ -110,17 +114,23 @@ async def get_schedule(desk: Desk, call: Call) -> Answer:
 
 async def pause_schedule(desk: Desk, call: Call) -> Answer:
     """Nothing is submitted any more, until it is resumed."""
-    return await _change(desk, call, paused)
+    return await _change(desk, call, paused, action="schedule.paused")
 
 
 async def resume_schedule(desk: Desk, call: Call) -> Answer:
     """From now on: what fell into the pause was not missed."""
     now = desk.plane.store.now()
-    return await _change(desk, call, lambda schedule: resumed(schedule, now=now) if schedule.paused else schedule)
+
+    def change(schedule: Schedule) -> Schedule:
+        return resumed(schedule, now=now) if schedule.paused else schedule
+
+    return await _change(desk, call, change, action="schedule.resumed")
 
 
 async def remove_schedule(desk: Desk, call: Call) -> Answer:
-    await remove_record(Kind.SCHEDULE, call.tenant, call.path["name"], store=desk.plane.store)
+    name = call.path["name"]
+    entry = _entry(desk, call, "schedule.removed", name)
+    await remove_record(Kind.SCHEDULE, call.tenant, name, store=desk.plane.store, entry=entry)
     return Answer(api.Nothing())
 
 
@@ -131,7 +141,8 @@ async def trigger_schedule(desk: Desk, call: Call) -> Answer:
         schedule = await _get(desk, call)
         now = plane.store.now()
         due = Due((now,), skipped=False, next_at=schedule.next_at)
-        fired = await fire(schedule, due, store=plane.store, submitter=plane.submitter, runs=plane.runs)
+        entry = _entry(desk, call, "schedule.triggered", schedule.name)
+        fired = await fire(schedule, due, store=plane.store, submitter=plane.submitter, runs=plane.runs, entry=entry)
         if fired is not None and fired.error:
             raise Invalid(f"the schedule cannot be obeyed: {fired.error}")
         if fired is not None:
@@ -144,12 +155,17 @@ async def _get(desk: Desk, call: Call) -> Schedule:
     return schedule_from(await desk.plane.store.get_record(Kind.SCHEDULE, call.tenant, call.path["name"]))
 
 
-async def _change(desk: Desk, call: Call, change: Callable[[Schedule], Schedule]) -> Answer:
+def _entry(desk: Desk, call: Call, action: str, name: str) -> Entry:
+    return entry_of(desk, call, action, f"schedule/{name}")
+
+
+async def _change(desk: Desk, call: Call, change: Callable[[Schedule], Schedule], *, action: str) -> Answer:
     def changed(record: Record) -> Record:
         return schedule_record(change(schedule_from(record)))
 
-    store = desk.plane.store
-    record = await change_record(Kind.SCHEDULE, call.tenant, call.path["name"], changed, store=store)
+    store, name = desk.plane.store, call.path["name"]
+    entry = _entry(desk, call, action, name)
+    record = await change_record(Kind.SCHEDULE, call.tenant, name, changed, store=store, entry=entry)
     return Answer(_view(schedule_from(record), store.now(), upcoming=5))
 
 
@@ -191,19 +207,19 @@ SCHEDULE_ROUTES: tuple[Route, ...] = (
         tags=_TAGS, summary="One schedule, with its next ticks.",
     ),
     Route(
-        method="POST", path="/v1/schedules/{name}:pause", run=pause_schedule, reply=ScheduleView, tags=_TAGS,
+        method="POST", path="/v1/schedules/{name}:pause", run=pause_schedule, reply=ScheduleView, headers=("Holdfast-Actor",), tags=_TAGS,
         summary="Submit nothing until it is resumed.",
     ),
     Route(
-        method="POST", path="/v1/schedules/{name}:resume", run=resume_schedule, reply=ScheduleView, tags=_TAGS,
+        method="POST", path="/v1/schedules/{name}:resume", run=resume_schedule, reply=ScheduleView, headers=("Holdfast-Actor",), tags=_TAGS,
         summary="Go on with the next tick from now.",
     ),
     Route(
-        method="POST", path="/v1/schedules/{name}:remove", run=remove_schedule, reply=api.Nothing, tags=_TAGS,
+        method="POST", path="/v1/schedules/{name}:remove", run=remove_schedule, reply=api.Nothing, headers=("Holdfast-Actor",), tags=_TAGS,
         summary="Remove a schedule. What it has submitted stays.",
     ),
     Route(
-        method="POST", path="/v1/schedules/{name}:trigger", run=trigger_schedule, reply=ScheduleView, statuses=(202,),
+        method="POST", path="/v1/schedules/{name}:trigger", run=trigger_schedule, reply=ScheduleView, headers=("Holdfast-Actor",), statuses=(202,),
         tags=_TAGS, summary="One tick now. `last` is the job or run that it made.",
     ),
 )  # fmt: skip

@@ -5,12 +5,20 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import api
+from holdfast.api.freezes import FreezeView
 from holdfast.core.effect import Effect
+from holdfast.core.freeze import Freeze
 from holdfast.core.job import Job
 from holdfast.core.topic import Topics
 from holdfast.flow.execute import Standing
+from holdfast.locks import Locks, UndeclaredClass
 from holdfast.locks.port import Holder
 from holdfast.ports import DeadLetter, JobEvent
+
+
+def weight_of(job: Job) -> int:
+    """In bytes, near enough."""
+    return len(job.payload) + len(job.result or b"")
 
 
 def job_view(job: Job) -> api.JobView:
@@ -117,9 +125,22 @@ def dead_letter_view(letter: DeadLetter, events: list[JobEvent]) -> api.DeadLett
     )
 
 
-def lock_view(holder: Holder) -> api.LockView:
+def class_of(key: str, locks: Locks) -> str:
+    """The name of the lock class that declares the key; empty if none does."""
+    try:
+        return locks.named(key)[0].name
+    except UndeclaredClass:
+        return ""
+
+
+def freeze_view(found: Freeze) -> FreezeView:
+    return FreezeView(scope=found.scope, reason=found.reason, by=found.by, since=found.since, until=found.until)
+
+
+def lock_view(holder: Holder, locks: Locks) -> api.LockView:
     return api.LockView(
         key=holder.key,
+        lock_class=class_of(holder.key, locks),
         fence=holder.fence,
         holder=holder.holder,
         token_digest=holder.token_digest,

@@ -32,10 +32,12 @@ from holdfast.core.webhook import (
     webhook_record,
 )
 from holdfast.errors import Conflict, TooMany
+from holdfast.flow.audit import Entry
 from holdfast.flow.keep import change_record, remove_record, write_record
 from holdfast.flow.submit import new_id
 from holdfast.gateway.calls import Answer, Call, Route
 from holdfast.gateway.desk import Desk
+from holdfast.gateway.entries import entry_of
 from holdfast.gateway.pages import Cursor, Limit, PageQuery, cut, from_cursor
 from holdfast.locks.runtime import Runtime
 from holdfast.posting import check_url
@@ -68,7 +70,8 @@ async def add_webhook(desk: Desk, call: Call) -> Answer:
         looked_at=now,
         created_at=now,
     )
-    if not await write_record(webhook_record(webhook), store=plane.store):
+    entry = _entry(desk, call, "webhook.added", new.name)
+    if not await write_record(webhook_record(webhook), store=plane.store, entry=entry):
         raise Conflict(f"there is a webhook {new.name!r}; remove it first, or take another name")
     return Answer(WebhookSecret(webhook=_view(replace(webhook, version=1), now), secret=secret))
 
@@ -93,7 +96,9 @@ async def get_webhook(desk: Desk, call: Call) -> Answer:
 
 async def remove_webhook(desk: Desk, call: Call) -> Answer:
     """Its log stays for as long as that of others; what has not arrived fails."""
-    await remove_record(Kind.WEBHOOK, call.tenant, call.path["name"], store=desk.plane.store)
+    name = call.path["name"]
+    entry = _entry(desk, call, "webhook.removed", name)
+    await remove_record(Kind.WEBHOOK, call.tenant, name, store=desk.plane.store, entry=entry)
     return Answer(api.Nothing())
 
 
@@ -106,13 +111,17 @@ async def enable_webhook(desk: Desk, call: Call) -> Answer:
             return webhook
         return replace(webhook, enabled=True, why_disabled="", cursor=last, looked_at=now)
 
-    return Answer(_view(await _change(desk, call, enabled), now))
+    return Answer(_view(await _change(desk, call, enabled, action="webhook.enabled"), now))
 
 
 async def rotate_secret(desk: Desk, call: Call) -> Answer:
     wanted: RotateSecret = call.body
     secret, now = _new_secret(desk.plane.runtime), desk.plane.store.now()
-    webhook = await _change(desk, call, lambda webhook: rotated(webhook, secret, until=now + wanted.overlap_s))
+
+    def change(webhook: Webhook) -> Webhook:
+        return rotated(webhook, secret, until=now + wanted.overlap_s)
+
+    webhook = await _change(desk, call, change, action="webhook.rotated")
     return Answer(WebhookSecret(webhook=_view(webhook, now), secret=secret))
 
 
@@ -158,13 +167,18 @@ async def _get(desk: Desk, call: Call) -> Webhook:
     return webhook_from(await desk.plane.store.get_record(Kind.WEBHOOK, call.tenant, call.path["name"]))
 
 
-async def _change(desk: Desk, call: Call, change: Callable[[Webhook], Webhook]) -> Webhook:
+def _entry(desk: Desk, call: Call, action: str, name: str) -> Entry:
+    return entry_of(desk, call, action, f"webhook/{name}")
+
+
+async def _change(desk: Desk, call: Call, change: Callable[[Webhook], Webhook], *, action: str) -> Webhook:
     def changed(record: Record) -> Record:
         return webhook_record(change(webhook_from(record)))
 
     # The courier writes it too, whenever it has read on.
-    store = desk.plane.store
-    return webhook_from(await change_record(Kind.WEBHOOK, call.tenant, call.path["name"], changed, store=store))
+    store, name = desk.plane.store, call.path["name"]
+    entry = _entry(desk, call, action, name)
+    return webhook_from(await change_record(Kind.WEBHOOK, call.tenant, name, changed, store=store, entry=entry))
 
 
 def _view(webhook: Webhook, now: float) -> WebhookView:
@@ -197,7 +211,7 @@ _TAGS = ("webhooks",)
 
 WEBHOOK_ROUTES: tuple[Route, ...] = (
     Route(
-        method="POST", path="/v1/webhooks", run=add_webhook, request=NewWebhook, reply=WebhookSecret, tags=_TAGS,
+        method="POST", path="/v1/webhooks", run=add_webhook, request=NewWebhook, reply=WebhookSecret, headers=("Holdfast-Actor",), tags=_TAGS,
         summary="Add a webhook. Its secret is told here, and never again.",
     ),
     Route(
@@ -209,16 +223,16 @@ WEBHOOK_ROUTES: tuple[Route, ...] = (
         summary="One webhook, without its secret.",
     ),
     Route(
-        method="POST", path="/v1/webhooks/{name}:remove", run=remove_webhook, reply=api.Nothing, tags=_TAGS,
+        method="POST", path="/v1/webhooks/{name}:remove", run=remove_webhook, reply=api.Nothing, headers=("Holdfast-Actor",), tags=_TAGS,
         summary="Remove a webhook. What has not arrived fails; the log stays for a while.",
     ),
     Route(
-        method="POST", path="/v1/webhooks/{name}:enable", run=enable_webhook, reply=WebhookView, tags=_TAGS,
+        method="POST", path="/v1/webhooks/{name}:enable", run=enable_webhook, reply=WebhookView, headers=("Holdfast-Actor",), tags=_TAGS,
         summary="Post to a disabled webhook again, what happens from now on.",
     ),
     Route(
         method="POST", path="/v1/webhooks/{name}:rotate", run=rotate_secret, request=RotateSecret, optional=True,
-        reply=WebhookSecret, tags=_TAGS,
+        reply=WebhookSecret, headers=("Holdfast-Actor",), tags=_TAGS,
         summary="A new secret. For a while posts are signed with the old one too.",
     ),
     Route(

@@ -168,11 +168,15 @@ async def complete_work(desk: Desk, call: Call) -> Answer:
     said: api.CompleteWork = call.body
     outcomes = [_outcome(outcome) for outcome in said.outcomes]
     standings = await record(
-        outcomes, store=plane.store, topics=plane.topics, telemetry=plane.telemetry, runtime=plane.runtime
+        outcomes,
+        store=plane.store,
+        topics=plane.topics,
+        telemetry=plane.telemetry,
+        runtime=plane.runtime,
+        advancer=plane.advancer,
     )
     with contextlib.suppress(NotFound):
         plane.registry.seen(said.worker, now=plane.store.now())
-    plane.wake()
     views = [_only(standings[0])] if len(standings) == 1 else [standing_view(standing) for standing in standings]
     return Answer(api.Standings(attempts=views))
 
@@ -227,7 +231,7 @@ async def goodbye(desk: Desk, call: Call) -> Answer:
 
 async def drain(plane: Plane, worker: str) -> None:
     """Nothing more for this worker: what it has not started goes to others, what it runs it may finish."""
-    plane.registry.drain(worker)
+    plane.registry.drain(worker, now=plane.store.now())
     waiting = [job for job in await plane.store.list_in_hand(worker) if job.state is State.DISPATCHED]
     await lose_attempts(waiting, reason=DRAINING, store=plane.store, telemetry=plane.telemetry)
     plane.wake()
@@ -235,6 +239,6 @@ async def drain(plane: Plane, worker: str) -> None:
 
 async def _bury(plane: Plane, worker: str, *, reason: str) -> None:
     # No new jobs for it first: one dispatched after the list was read would be found by nobody.
-    plane.registry.gone(worker)
+    plane.registry.gone(worker, now=plane.store.now())
     jobs = await plane.store.list_in_hand(worker)
     await lose_attempts(jobs, reason=reason, store=plane.store, telemetry=plane.telemetry)

@@ -1,0 +1,83 @@
+"""Runs whose tenant has all it may have: they wait, say why, and go on by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from locks.virtual import VirtualRuntime, on_virtual_time
+
+from flow.run_stage import chain, fan_in, runs_staged
+from flow.stage import ACME
+from holdfast import workflow_engine
+from holdfast.core.record import Kind, Record
+from holdfast.core.run import RunState
+from holdfast.core.run_words import Happening
+from holdfast.errors import TooMany
+
+
+@on_virtual_time
+async def test_jobs_of_runs_keep_to_the_limit_of_their_tenant_and_all_come_to_their_turn(
+    runtime: VirtualRuntime,
+) -> None:
+    async with runs_staged(runtime, live_jobs_max=3) as staged:
+        step = {"kind": "job", "topic": "work"}
+        run = await staged.start(
+            {"name": "w", "steps": [{"id": "f", "kind": "for_each", "items": "input", "step": step}]}, list(range(8))
+        )
+        assert sum((await staged.stage.inner.count_jobs()).values()) == 3
+        assert run.held is not None
+        assert (run.held.code, run.held.message) == ("too-many-jobs", "the tenant has 3 unfinished jobs")
+        assert "run.held" in [event.kind for event in await staged.timeline(run.id)]
+
+        with pytest.raises(TooMany):
+            await staged.stage.submit("work")
+        async with staged.going():
+            ended = await staged.wait_ended(run.id, within_s=120)
+        assert (ended.state, ended.held) == (RunState.SUCCEEDED, None)
+        assert staged.first.counted("runs_recovered", reason="limit-may-have-passed") == 0
+
+
+@on_virtual_time
+async def test_runs_within_runs_keep_to_the_limit_of_their_tenant(runtime: VirtualRuntime) -> None:
+    async with runs_staged(runtime, live_runs_max=3) as staged:
+        await staged.apply(chain("inner", 1))
+        step = {"kind": "workflow", "workflow": "inner"}
+        run = await staged.start(
+            {"name": "outer", "steps": [{"id": "f", "kind": "for_each", "items": "input", "step": step}]},
+            list(range(5)),
+        )
+        assert len(await staged.stage.inner.list_records(Kind.RUN, ACME, limit=10)) == 3
+        assert run.held is not None
+        assert run.held.code == "too-many-runs"
+
+        async with staged.going():
+            assert (await staged.wait_ended(run.id, within_s=120)).state is RunState.SUCCEEDED
+
+
+@on_virtual_time
+async def test_an_engine_reads_no_more_results_at_once_than_fit(
+    runtime: VirtualRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand of a megabyte each would be a gigabyte."""
+    monkeypatch.setattr(workflow_engine, "READ_MAX", 2)
+    monkeypatch.setattr(workflow_engine, "LOOK_BYTES_MAX", 100)
+    async with runs_staged(runtime) as staged:
+        run = await staged.start(fan_in("join", 6))
+        for n in range(1, 7):
+            await staged.do(run.id, f"a{n}", result=b'"%s"' % (b"x" * 60))
+        looks: list[int] = []
+        read = staged.first.advancer.read_results
+
+        async def counted(records: Sequence[Record]) -> list[Happening | None]:
+            looks.append(len(records))
+            return await read(records)
+
+        monkeypatch.setattr(staged.first.advancer, "read_results", counted)
+        await staged.first.engine._look()
+        assert looks == [2]  # those two are more than 100 bytes
+        looks.clear()
+        await staged.first.tick()
+
+        assert looks == [2, 2, 2]
+        assert (await staged.states(run.id))["last"] == "running"
