@@ -6,36 +6,79 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 
 import uvicorn
 
+from holdfast import tracing
 from holdfast.buses import open_bus
+from holdfast.buses.outbox import OutboxBus
 from holdfast.config import Settings
+from holdfast.errors import Invalid
+from holdfast.flow.renewals import RenewalLog
 from holdfast.gateway.app import build
 from holdfast.gateway.plane import Plane
+from holdfast.gateway.routes import HEALTH_ROUTES
 from holdfast.gateway.wire import Protocol
-from holdfast.locks import Locks
+from holdfast.locks import Locks, LoggingObserver, Observers
+from holdfast.locks.prometheus import PrometheusObserver
 from holdfast.locks.runtime import SYSTEM, Runtime
+from holdfast.observed import observed
 from holdfast.ports import Bus
 from holdfast.posting import posting
-from holdfast.stores import open_store
+from holdfast.roles import ALL, Role
+from holdfast.stores import is_shared, lock_prefix, open_store
+from holdfast.telemetry import Telemetry
 from holdfast.wiring import CLASSES, Wiring
 
 
 @contextlib.asynccontextmanager
-async def running(settings: Settings, *, runtime: Runtime = SYSTEM, bus: Bus | None = None) -> AsyncIterator[Plane]:
-    """The plane without its socket: store open, loops ticking; all of it stopped on leaving."""
+async def running(
+    settings: Settings, *, roles: Collection[Role] = ALL, runtime: Runtime = SYSTEM, bus: Bus | None = None
+) -> AsyncIterator[Plane]:
+    """The plane without its socket: store open, the loops of its roles ticking; all of it stopped on leaving.
+
+    Raises `Invalid` for roles apart on a store that only one process works on.
+    """
+    if set(roles) != ALL and not is_shared(settings.store):
+        raise Invalid(
+            "roles apart need a store that processes share, and this one is one process's. Run `holdfast up`, or name "
+            "one such as postgresql://… with --store"
+        )
     store = open_store(settings.store, topics=settings.topics, runtime=runtime)
     async with contextlib.AsyncExitStack() as stack:
         await store.open()
         stack.push_async_callback(store.close)
-        locks = await stack.enter_async_context(Locks(settings.store, classes=CLASSES, runtime=runtime))
+        telemetry = Telemetry(settings.topics)
+        renewals = RenewalLog(runtime)
+        observer = Observers(
+            [LoggingObserver(), PrometheusObserver(telemetry.registry, classes=CLASSES, runtime=runtime), renewals]
+        )
+        locks = await stack.enter_async_context(
+            Locks(
+                settings.store,
+                classes=CLASSES,
+                prefix=lock_prefix(settings.store),
+                observer=observer,
+                runtime=runtime,
+            )
+        )
         outside = await stack.enter_async_context(posting(allow_private=settings.webhooks.allow_private))
         if bus is None:
             bus = await stack.enter_async_context(open_bus(settings.bus, store=store, runtime=runtime))
-        wiring = Wiring(settings, store=store, bus=bus, locks=locks, outside=outside, runtime=runtime)
+        wiring = Wiring(
+            settings,
+            roles=roles,
+            store=observed(store, telemetry),
+            bus=OutboxBus(store, bus) if settings.dispatch == "outbox" else bus,
+            locks=locks,
+            outside=outside,
+            telemetry=telemetry,
+            renewals=renewals,
+            runtime=runtime,
+        )
         await wiring.warm_up()
+        stack.push_async_callback(wiring.close)
         for service in wiring.services:
             service.start()
             stack.push_async_callback(service.stop)
@@ -43,11 +86,14 @@ async def running(settings: Settings, *, runtime: Runtime = SYSTEM, bus: Bus | N
 
 
 @contextlib.asynccontextmanager
-async def serving(settings: Settings) -> AsyncIterator[str]:
-    """The plane on its socket. Yields its URL; port 0 takes a free one."""
-    async with running(settings) as plane:
+async def serving(
+    settings: Settings, *, roles: Collection[Role] = ALL, runtime: Runtime = SYSTEM, bus: Bus | None = None
+) -> AsyncIterator[str]:
+    """The plane on its socket. Yields its URL; port 0 takes a free one. Who is no gateway says how it is, no more."""
+    async with running(settings, roles=roles, runtime=runtime, bus=bus) as plane:
         listener = socket.create_server((settings.host, settings.port), family=_family(settings.host), backlog=1024)
-        gateway = build(plane, api_key=settings.api_key or None)
+        routes = None if Role.GATEWAY in roles else HEALTH_ROUTES
+        gateway = build(plane, api_key=settings.api_key or None, routes=routes)
         config = uvicorn.Config(
             gateway,
             loop="none",
@@ -66,10 +112,15 @@ async def serving(settings: Settings) -> AsyncIterator[str]:
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
             yield f"http://{host}:{listener.getsockname()[1]}"
         finally:
-            gateway.drain()
-            server.should_exit = True
-            await asyncio.gather(task, return_exceptions=True)
-            listener.close()
+            gateway.leave()
+            try:
+                # Whoever sends traffic here finds out by asking, now and then; until then it is served as before.
+                await asyncio.sleep(settings.notice_s)
+            finally:
+                gateway.drain()
+                server.should_exit = True
+                await asyncio.gather(task, return_exceptions=True)
+                listener.close()
 
 
 class _Server(uvicorn.Server):
@@ -80,12 +131,15 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def up(settings: Settings, *, announce: Callable[[str], None]) -> None:
+async def up(
+    settings: Settings, *, announce: Callable[[str], None], roles: Collection[Role] = ALL, bus: Bus | None = None
+) -> None:
     """Run until SIGTERM or SIGINT; `announce` is told the URL once it answers."""
+    tracing.collect_if_configured()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with serving(settings) as url:
+    async with serving(settings, roles=roles, bus=bus) as url:
         announce(url)
         await stop.wait()
 

@@ -3,6 +3,7 @@
     [plane]                 # each also as HOLDFAST_<NAME>
     store = "sqlite:///holdfast.db"
     bus = ""                # "nats://…"; empty: in the store
+    dispatch = "direct"     # "outbox": deliveries are written with the state, and a relay gives them to the bus
     host = "127.0.0.1"
     port = 7070
     live_jobs_max = 100000
@@ -75,6 +76,9 @@ class Settings:
     store: str = "sqlite:///holdfast.db"
     bus: str = ""
     """What carries deliveries to workers; empty: the store itself."""
+    dispatch: str = "direct"
+    """How deliveries come to a bus that is not in the store: `direct`, published after the state and rolled back if
+    that fails; `outbox`, written with the state, and passed on by a relay."""
     host: str = "127.0.0.1"
     port: int = 7070
     live_jobs_max: int = 100_000
@@ -82,6 +86,8 @@ class Settings:
     run_renewal_failure: str = "fence"
     """What an engine does that cannot renew a run's lock: `fence`, stop; `continue`, go on, and be refused if
     somebody else has taken over."""
+    notice_s: float = 0.0
+    """After SIGTERM: how long a plane says that it is not ready, and serves on, before it stops listening."""
     drain_s: float = 10.0
     api_key: str = ""
     topics: Topics = field(default_factory=Topics)
@@ -99,6 +105,10 @@ class Settings:
             raise Invalid(f"live_jobs_max must be at least 1, not {self.live_jobs_max}")
         if self.live_runs_max < 1:
             raise Invalid(f"live_runs_max must be at least 1, not {self.live_runs_max}")
+        if self.dispatch not in {"direct", "outbox"}:
+            raise Invalid(f"dispatch must be direct or outbox, not {self.dispatch!r}")
+        if self.dispatch == "outbox" and not self.bus:
+            raise Invalid("dispatch = outbox needs a bus to pass deliveries on to: name one, nats://…, or leave it out")
         if self.run_renewal_failure not in {"fence", "continue"}:
             raise Invalid(f"run_renewal_failure must be fence or continue, not {self.run_renewal_failure!r}")
 

@@ -108,8 +108,9 @@ class AlreadyDecided(Conflict):
 class SessionBusy(Conflict):
     code = "session-busy"
 
-    def __init__(self, session: str, *, job_id: str) -> None:
-        super().__init__(f"session {session!r} is busy with job {job_id}; wait for it, or say interrupt")
+    def __init__(self, session: str, *, job_id: str | None = None, run_id: str = "") -> None:
+        busy_with = f"run {run_id}" if job_id is None else f"job {job_id}"
+        super().__init__(f"session {session!r} is busy with {busy_with}; wait for it, or say interrupt")
         self.job_id = job_id
 
 

@@ -23,6 +23,7 @@ from holdfast.telemetry import Telemetry
 POLL_S = 1.0
 BATCH = 200
 WINDOW = LockClass("reconciler", ttl=2 * POLL_S, pattern="ttl_hold")
+_NONE_STALE = dict.fromkeys((State.APPROVAL_REQUIRED, State.DISPATCHED, State.RUNNING), 0)
 
 
 class Reconciler(Loop):
@@ -47,6 +48,8 @@ class Reconciler(Loop):
 
     async def tick(self) -> None:
         if await self._locks.claim(WINDOW, "default") is None:
+            # What it saw in a window of its own is over: the owner of this one tells.
+            self._telemetry.looked(_NONE_STALE, blind_s=0.0, now=self._store.now())
             return
         await self._recover_overdue()
         await self._part_with_silent_workers()
@@ -54,23 +57,23 @@ class Reconciler(Loop):
     async def _recover_overdue(self) -> None:
         """Page by page, past jobs that cannot be helped: a stuck head does not starve the rest."""
         after: JobId | None = None
-        stale: dict[str, int] = dict.fromkeys((State.DISPATCHED, State.RUNNING), 0)
+        stale = dict(_NONE_STALE)
         oldest = now = self._store.now()
         while True:
             page = await self._store.list_recoverable(limit=BATCH, after=after)
             jobs = [job for job in page if job.state not in ORPHANABLE]
             for job in jobs:
-                stale[job.state] = stale.get(job.state, 0) + 1
+                stale[job.state] += 1
                 oldest = min(oldest, _unprotected_since(job, now))
                 if job.state is State.RUNNING and job.lease_until <= now:
-                    self._registry.doubt(job.worker)
+                    self._registry.doubt(job.worker, now=now)
             await recover_jobs(
                 jobs, store=self._store, topics=self._topics, policy=self._policy, telemetry=self._telemetry
             )
             if len(page) < BATCH:
                 break
             after = page[-1].id
-        self._telemetry.looked(stale, blind_s=now - oldest)
+        self._telemetry.looked(stale, blind_s=now - oldest, now=now)
 
     async def _part_with_silent_workers(self) -> None:
         """What was dispatched to a worker that no longer speaks goes to another one at once; what
@@ -80,8 +83,6 @@ class Reconciler(Loop):
             held = await self._store.list_in_hand(worker)
             waiting = [job for job in held if job.state is State.DISPATCHED]
             await lose_attempts(waiting, reason="worker-silent", store=self._store, telemetry=self._telemetry)
-        for worker in self._registry.workers():
-            self._registry.holds(worker, [job.id for job in await self._store.list_in_hand(worker)])
         self._registry.forget_old(now=now)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.core.job import JobId
-from holdfast.core.recovery import ORPHANABLE, Remedy, recover
+from holdfast.core.job import Job, JobId
+from holdfast.core.recovery import ORPHANABLE, SCHEDULED_STALE_S, Remedy, recover
 from holdfast.core.topic import Topics
 from holdfast.flow.decide import Policy
 from holdfast.flow.recover import recover_jobs
@@ -18,6 +18,7 @@ from holdfast.telemetry import Telemetry
 POLL_S = 5.0
 BATCH = 200
 WINDOW = LockClass("replayer", ttl=2 * POLL_S, pattern="ttl_hold")
+_NONE_STALE = dict.fromkeys(ORPHANABLE, 0)
 
 
 class Replayer(Loop):
@@ -39,14 +40,20 @@ class Replayer(Loop):
         self._policy = policy
         self._telemetry = telemetry
         self._wake_scheduler = wake_scheduler
+        self._looked_at = float("-inf")
 
     async def tick(self) -> None:
         if await self._locks.claim(WINDOW, "pending") is None:
+            self._telemetry.looked(_NONE_STALE)
             return
+        looked_at, self._looked_at = self._looked_at, self._store.now()
+        stale = dict(_NONE_STALE)
         after: JobId | None = None
         while True:
             page = await self._store.list_recoverable(limit=BATCH, after=after)
             orphans = [job for job in page if job.state in ORPHANABLE]
+            for job in orphans:
+                stale[job.state] += 1
             await recover_jobs(
                 orphans, store=self._store, topics=self._topics, policy=self._policy, telemetry=self._telemetry
             )
@@ -55,9 +62,14 @@ class Replayer(Loop):
                 job for job in orphans if recover(job, self._topics.get(job.topic), now=now).remedy is Remedy.DISPATCH
             ]
             if lost:
-                # They may also wait for a worker that fits: then this changes nothing.
-                self._telemetry.orphans_replayed(len(lost))
+                # They may also wait for a worker that fits: then this changes nothing, and each counts once.
+                self._telemetry.orphans_replayed(sum(_lost_since(job) > looked_at for job in lost))
                 self._wake_scheduler()
             if len(page) < BATCH:
-                return
+                break
             after = page[-1].id
+        self._telemetry.looked(stale)
+
+
+def _lost_since(job: Job) -> float:
+    return max(job.since, job.not_before) + SCHEDULED_STALE_S

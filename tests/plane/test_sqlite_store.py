@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from holdfast.ports import Accepted, Note, Submission
 from holdfast.stores import StoreWithBus, open_store
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite_file import PLANE_VERSION
+from holdfast.stores.sqlite_reads import Reads
 from plane.jobs import ACME, ManualRuntime, a_job, dispatched, running, stepped, submitted
 
 
@@ -233,3 +235,31 @@ async def test_processes_share_a_file(tmp_path: Path) -> None:
     assert [event.number for event in events] == list(range(1, 401))
     assert await store.count_jobs() == {(ACME, State.SCHEDULED): 400}
     await store.close()
+
+
+async def test_close_waits_for_a_scan_whose_caller_has_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = made(tmp_path / "plane.db")
+    await store.open()
+    under_way, may_end = threading.Event(), threading.Event()
+
+    def last(*_: Any) -> bool:
+        under_way.set()
+        return may_end.wait(30)
+
+    def slow(reads: Reads, *_: Any) -> Any:
+        connection: apsw.Connection = reads.execute.__self__  # type: ignore[attr-defined]
+        connection.create_scalar_function("last", last)
+        return reads.execute("SELECT last()").fetchall()
+
+    monkeypatch.setattr(Reads, "list_effects", slow)
+    asking = asyncio.create_task(store.list_effects(ACME))
+    await asyncio.to_thread(under_way.wait, 30)
+    asking.cancel()
+    await asyncio.wait([asking])
+
+    closing = asyncio.create_task(store.close())
+    await asyncio.sleep(0)
+    may_end.set()
+    await closing
+
+    assert asking.cancelled()
