@@ -126,18 +126,24 @@ def make_sensible(case: AnyCase, known: dict[str, Any]) -> None:
         case.query.pop(name, None)
     if isinstance(case.body, dict):
         case.body.pop("wait_s", None)
-        if case.path.startswith("/v1/policy") and "document" in case.body:
-            case.body["document"] = {"format": 1, "default": {"action": "allow"}}  # has a page of its own
-        if case.path == "/v1/schedules":
-            case.body |= {"cron": "", "every_s": 60, "job": {"topic": "t"}, "run": None}
-        if case.path == "/v1/workflows":
-            case.body["document"] = "name: w\nsteps: [{id: one, kind: job, topic: quick}]"  # likewise
-        if case.path.startswith("/v1/matrix:") and "rules" in case.body:
-            case.body |= {"cell": "risk=high", "rules": {"failures": 2}}  # it must be about a lock that there is
-        if case.path == "/v1/webhooks":
-            case.body["url"] = "https://example.com/"
+        case.body |= meant(case.path, case.body)
         if "Idempotency-Key" in case.headers:
             case.body.pop("idempotency_key", None)
+
+
+def meant(path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """What a body must contain to mean something, where its schema alone does not see to it."""
+    if path.startswith("/v1/policy") and "document" in body:
+        return {"document": {"format": 1, "default": {"action": "allow"}}}  # has a page of its own
+    if path == "/v1/schedules":
+        return {"cron": "", "every_s": 60, "job": {"topic": "t"}, "run": None}
+    if path == "/v1/workflows":
+        return {"document": "name: w\nsteps: [{id: one, kind: job, topic: quick}]"}  # likewise
+    if path.startswith("/v1/matrix:") and "rules" in body:
+        return {"cell": "risk=high", "rules": {"failures": 2}}  # it must be about a lock that there is
+    if path == "/v1/webhooks":
+        return {"url": "https://example.com/"}
+    return {}
 
 
 def whole(value: Any) -> Any:

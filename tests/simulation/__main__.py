@@ -11,14 +11,19 @@ from itertools import repeat
 from os import cpu_count
 from pathlib import Path
 
-from simulation import governed_mutants, lock_mutants, plane_mutants
+from simulation import governed_mutants, lock_mutants, plane_mutants, redis_mutants
 from simulation.picture import draw
 from simulation.regressions import seeds_kept
 from simulation.running import STORIES, Tally, run, run_many, shrink
 
 CHUNK = 50
 MUTANT_STORIES_MAX = 1000
-MUTANTS = {"lock": lock_mutants.MUTANTS, "plane": plane_mutants.MUTANTS, "governed": governed_mutants.MUTANTS}
+MUTANTS = {
+    "lock": lock_mutants.MUTANTS,
+    "redis": redis_mutants.MUTANTS,
+    "plane": plane_mutants.MUTANTS,
+    "governed": governed_mutants.MUTANTS,
+}
 
 
 def main() -> int:

@@ -23,10 +23,10 @@ from holdfast.flow.advance import Advancer, Turn, TurnEnd
 from holdfast.flow.approve import Approvals, Said, _answer_late, _word
 from holdfast.flow.fire import Fired, _job, _run, _start, _told
 from holdfast.flow.run_draft import RunDraft
-from holdfast.ports import RecordChange, Transaction
+from holdfast.ports import Change, RecordChange, Transaction
 from holdfast.stores.rows import record_of
 from holdfast.stores.sqlite_rows import SELECT_RECORD
-from holdfast.stores.transactions import _may_change_records
+from holdfast.stores.transactions import may_change_records
 from holdfast.timetable import BATCH, Timetable
 from simulation.governed_story import no_lock
 from simulation.mutant import Mutant
@@ -78,7 +78,7 @@ def _ignoring(*kinds: Kind) -> Callable[..., bool]:
     """Versions of these are not compared. What is new must still be new."""
 
     def may_change(ledger: Any, changes: Sequence[RecordChange]) -> bool:
-        return _may_change_records(ledger, [c for c in changes if not c.replaces or c.after.kind not in kinds])
+        return may_change_records(ledger, [c for c in changes if not c.replaces or c.after.kind not in kinds])
 
     return may_change
 
@@ -127,9 +127,14 @@ def _keep_no_keys(self: RunDraft, record: Record) -> None:
         _keep(self, record)
 
 
+async def _end_unheard(self: Advancer, ends: Sequence[Change]) -> list[bool]:
+    """The end of a job is written as if its run knew."""
+    return await self._store.apply([replace(change, heard=True) for change in ends])
+
+
 _advance, _try_draft, _keep = Advancer.advance, Advancer._try_draft, RunDraft.keep
 _LOCK = "holdfast.flow.kept_locks.KeptLocks._lease"
-_VERSIONS = "holdfast.stores.transactions._may_change_records"
+_VERSIONS = "holdfast.stores.transactions.may_change_records"
 
 # -- schedules, sessions, tenants --------------------------------------------------------------------
 
@@ -183,6 +188,7 @@ MUTANTS = (
     Mutant("advance runs without lock and version", "W2", {_LOCK: no_lock, _VERSIONS: _ignoring(Kind.RUN, Kind.STEP)}),
     Mutant("take results away before the run knows", "W1", {"holdfast.flow.advance.Advancer.advance": _consume_first}),
     Mutant("leave results where they are", "W1", {"holdfast.flow.run_draft.RunDraft.consume": _consume_never}),
+    Mutant("end a job as if its run had heard of it", "W1", {"holdfast.flow.advance.Advancer.end_jobs": _end_unheard}),
     Mutant("order jobs before their step is written", "W1", {_LOCK: no_lock, "holdfast.flow.advance.Advancer._try_draft": _submit_apart}),
     Mutant("count each part of a fan-in twice", "W1", {"holdfast.core.run_follow._verdict": _count_twice}),
     Mutant("end a run that failed without undoing it", "W1", {"holdfast.core.run_follow.conclude": _end_without_undoing}),

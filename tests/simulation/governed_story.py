@@ -27,16 +27,16 @@ from holdfast.core.schedule import schedule_record
 from holdfast.core.states import State
 from holdfast.core.workflow import Definition
 from holdfast.core.workflow_check import parse
+from holdfast.flow.admission import LIVE
 from holdfast.flow.advance import Advancer, TurnEnd
 from holdfast.flow.decide import LivePolicy
 from holdfast.flow.kept_locks import RUN
 from holdfast.flow.policies import list_versions, publish
-from holdfast.flow.runs import LIVE
 from holdfast.flow.workflows import Workflows
 from holdfast.gateway.routes import ROUTES
 from holdfast.locks import LockClass
 from holdfast.ports import Change, JobEvent, RecordChange, Transaction
-from holdfast.wiring import CLASSES
+from holdfast.wiring import CLASSES, Wiring
 from holdfast.worker import Job
 from simulation import governed_checks as checks
 from simulation import governed_rules as rules
@@ -64,6 +64,8 @@ SHORT_RUN = LockClass(
 
 
 class GovernedStory(PlaneStory):
+    served = SERVED
+
     def __init__(self, seed: int, *, tells: bool = False, without: frozenset[int] = frozenset()) -> None:
         super().__init__(seed, tells=tells, without=without)
         self.calm = self.world.chance.random() < CALM_STORIES
@@ -114,7 +116,7 @@ class GovernedStory(PlaneStory):
             | useless
             | {
                 "holdfast.app.open_store": lambda *_, **__: GovernedLink(self, here()),
-                "holdfast.gateway.app.ROUTES": SERVED,
+                "holdfast.wiring.Wiring.services": Wiring.services,
                 "holdfast.wiring.RUN": SHORT_RUN,
                 "holdfast.app.CLASSES": tuple(SHORT_RUN if one is RUN else one for one in CLASSES),
                 "holdfast.flow.decide.LivePolicy.use": self._using(LivePolicy.use),

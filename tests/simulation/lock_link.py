@@ -76,6 +76,20 @@ class Witness:
         assert not self.world.failures, f"errors that nobody caught: {self.world.failures}"
 
 
+class Markers:
+    """An `Observer` that counts what the library says has happened to it."""
+
+    def __init__(self, reached: Counter[str]) -> None:
+        self._reached = reached
+
+    def __getattr__(self, name: str) -> Any:
+        def mark(*_: object, **values: Any) -> None:
+            self._reached[f"{name}:{values['reason']}" if "reason" in values else name] += 1
+
+        setattr(self, name, mark)  # asked for once
+        return mark
+
+
 class LinkedStore:
     def __init__(self, story: Witness, process: Process, who: str) -> None:
         self._story = story

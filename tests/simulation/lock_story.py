@@ -18,17 +18,17 @@ from locks import invariants
 from locks.invariants import Resource
 from locks.reference import Tenure, Waiter
 
-from holdfast.locks import LockClass, LockError, Locks, StaleFence
+from holdfast.locks import LockClass, LockError, Locks, StaleFence, Unavailable
 from holdfast.locks.lease import Lease
 from holdfast.locks.port import LockStore
 from holdfast.locks.stores import open_store
-from simulation.lock_link import LinkedStore, Witness, let_go_of
+from simulation.lock_link import LinkedStore, Markers, Witness, let_go_of
 from simulation.nemesis import Nemesis
 from simulation.network import Unanswered
 from simulation.world import Process, here
 
 TTL_S = 6.0
-RAGE_S = 13.0
+RAGE_S = 8.0
 CALM_S = 2 * TTL_S + 1.0
 PROBE_S = TTL_S + 3.5
 """Whatever was left behind (a holder, a waiter ahead that is gone) has expired by then."""
@@ -44,20 +44,6 @@ LOOKS_PER_TTL = 15
 their lateness changes with it."""
 PATIENCE_S = 15.0
 """For the resource, which is the user's own: a database may be slower than a lease is long."""
-
-
-class Markers:
-    """An `Observer` that counts what the library says has happened to it."""
-
-    def __init__(self, reached: Counter[str]) -> None:
-        self._reached = reached
-
-    def __getattr__(self, name: str) -> Any:
-        def mark(*_: object, **values: Any) -> None:
-            self._reached[f"{name}:{values['reason']}" if "reason" in values else name] += 1
-
-        setattr(self, name, mark)  # asked for once
-        return mark
 
 
 @dataclass
@@ -93,10 +79,16 @@ class Client:
 
     async def live(self) -> None:
         runtime, observer = self.process.runtime, Markers(self.story.reached)
-        locks = Locks("sqlite:///:memory:", holder=self.name, runtime=runtime, observer=observer)
-        async with locks, asyncio.TaskGroup() as group:
-            for _ in range(self.story.tasks):
-                group.create_task(self.work(locks))
+        while True:
+            locks = Locks("sqlite:///:memory:", holder=self.name, runtime=runtime, observer=observer)
+            try:
+                async with locks, asyncio.TaskGroup() as group:
+                    for _ in range(self.story.tasks):
+                        group.create_task(self.work(locks))
+            except Unavailable:  # no way to the store: a service manager starts it again
+                await asyncio.sleep(0.5)
+            else:
+                return
 
     async def work(self, locks: Locks) -> None:
         world = self.story.world
@@ -172,20 +164,26 @@ class LockStory(Witness):
         self.last_seq: dict[Lease, int] = {}
         self.calm = False
         self.probed: set[str] = set()
-        self.store = self._open_store()
         self._copy = b""
+        self._set_up_store()
 
     def run(self) -> None:
         with ExitStack() as stack:
-            for target, stand_in in {
-                "holdfast.locks.locks.open_store": lambda *_, **__: LinkedStore(self, here(), here().name),
-                "holdfast.locks.policy.LOOKS_PER_TTL": LOOKS_PER_TTL,
-                "holdfast.locks.keeper.LOOKS_PER_TTL": LOOKS_PER_TTL,
-            }.items():
+            for target, stand_in in self._stand_ins().items():
                 stack.enter_context(patch(target, stand_in))
-            stack.callback(lambda: let_go_of(self.store))
+            stack.callback(self._let_go)
             stack.callback(self.world.end)
             self._tell()
+
+    def _stand_ins(self) -> dict[str, Any]:
+        return {
+            "holdfast.locks.locks.open_store": lambda *_, **__: LinkedStore(self, here(), here().name),
+            "holdfast.locks.policy.LOOKS_PER_TTL": LOOKS_PER_TTL,
+            "holdfast.locks.keeper.LOOKS_PER_TTL": LOOKS_PER_TTL,
+        }
+
+    def _let_go(self) -> None:
+        let_go_of(self.store)
 
     def _tell(self) -> None:
         world = self.world
@@ -226,6 +224,9 @@ class LockStory(Witness):
             self.broke(f"L6: {lease.key} is trusted {lease.belief.trusted_until - end:.3f} s too long")
 
     # -- a store that is replaced ----------------------------------------------------------------------
+
+    def _set_up_store(self) -> None:
+        self.store = self._open_store()
 
     def _open_store(self, copy: bytes = b"") -> LockStore:
         url = f"sqlite:///:memory:{self.world.chance.getrandbits(64)}"

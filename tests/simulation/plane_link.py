@@ -24,7 +24,8 @@ class StoreLink:
     def __init__(self, story: PlaneStory, process: Process) -> None:
         self._story = story
         self._process = process
-        self._ends: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[Sequence[JobEvent]], None]] = []
+        self._unsubscribe: Callable[[], None] | None = None
 
     def __getattr__(self, name: str) -> Any:
         verb = getattr(self._story.jobs, name)
@@ -36,16 +37,22 @@ class StoreLink:
         """The store is there before anybody."""
 
     async def close(self) -> None:
-        for end in self._ends:
-            end()
+        if self._unsubscribe is not None:
+            self._unsubscribe()
 
     def subscribe(self, listener: Callable[[Sequence[JobEvent]], None]) -> Callable[[], None]:
-        push = self._story.network.push
-        end: Callable[[], None] = self._story.jobs.subscribe(
-            lambda events: push(self._process, "events", listener, events)
-        )
-        self._ends.append(end)
-        return end
+        """What is committed reaches a process as one message, however many listen there."""
+        if self._unsubscribe is None:
+            push = self._story.network.push
+            self._unsubscribe = self._story.jobs.subscribe(
+                lambda events: push(self._process, "events", self._hear, events)
+            )
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _hear(self, events: Sequence[JobEvent]) -> None:
+        for listener in tuple(self._listeners):
+            listener(events)
 
     def on_arrival(self, callback: Callable[[str], None]) -> None:
         push = self._story.network.push
@@ -126,3 +133,29 @@ class PlaneAddress:
 
     def close(self) -> None:
         """Nothing is kept open."""
+
+
+class DeadManSwitch:
+    """`holdfast.locks.dead_man.DEAD_MAN` for simulated processes: its owner's process ends, and is started again."""
+
+    def __init__(self, story: PlaneStory) -> None:
+        self._story = story
+        self._set: dict[Any, float] = {}
+
+    def arm(self, owner: Any, at: float, *, now: float) -> None:
+        self._set[owner] = at
+        self._story.world.at(max(at, now + 0.001), lambda: self._fire(owner, at))
+
+    def disarm(self, owner: Any, *, now: float) -> None:
+        self._set.pop(owner, None)
+
+    def _fire(self, owner: Any, at: float) -> None:
+        process: Process = owner._runtime._process
+        if self._set.get(owner) != at or process.dead:
+            return
+        if process.paused:  # the kernel waits for SIGCONT, too
+            self._story.world.after(0.05, lambda: self._fire(owner, at))
+            return
+        self._story.reached["dead man's timer"] += 1
+        self._story.world.tell(process.name, "is ended by its dead man's timer")
+        next(node for node in self._story.nodes if node.process is process).kill(1.0)

@@ -155,11 +155,11 @@ async def _acknowledge_first(self: Submitter, orders: Sequence[Any]) -> list[Any
 # -- cancel ------------------------------------------------------------------------------------------
 
 
-async def _promise_to_cancel(tenant: Any, job_id: Any, reason: str, *, store: Any, version: int | None = None) -> Job:
+async def _promise_to_cancel(tenant: Any, job_id: Any, reason: str, *, store: Any, **options: Any) -> Job:
     """Answered as done, without a look at whether the write found its version: it did not."""
     job = await store.get_job(tenant, job_id)
     if job.is_terminal:
-        return await cancel(tenant, job_id, reason, store=store, version=version)
+        return await cancel(tenant, job_id, reason, store=store, **options)
     return cancelling(job, reason, now=store.now()).after
 
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import pytest
 
-from simulation import governed_mutants, lock_mutants, plane_mutants
+from simulation import governed_mutants, lock_mutants, plane_mutants, redis_mutants
 from simulation.mutant import Mutant
-from simulation.running import run, run_many
+from simulation.running import run, run_many, swept_in_between
 from simulation.seeds import is_fixed, replays, seeds_of
 
 
@@ -26,33 +26,42 @@ class Telling(NamedTuple):
     """What must have happened somewhere in a batch, else it proves nothing about it."""
 
 
+OF_LOCKS = {
+    "abandoned:paused",
+    "abandoned:stolen",
+    "abandoned:unreachable",
+    "acquired",
+    "failover",
+    "loop_lagged",
+    "not_owned",
+    "refused by the resource",
+    "release_skipped:paused",
+    "released",
+    "renewal_failed",
+    "renewed",
+    "waited",
+}
+
 TELLINGS = {
     "lock": Telling(
-        batches=4,
-        batch=500,
+        batches=8,
+        batch=1000,
         mutants=lock_mutants.MUTANTS,
         detected_within=400,
-        reached={
-            "abandoned:paused",
-            "abandoned:stolen",
-            "abandoned:unreachable",
-            "acquired",
-            "failover",
-            "loop_lagged",
-            "not_owned",
-            "refused by the resource",
-            "release_skipped:paused",
-            "released",
-            "renewal_failed",
-            "renewed",
-            "waited",
-        },
+        reached=OF_LOCKS,
+    ),
+    "redis": Telling(
+        batches=4,
+        batch=500,
+        mutants=redis_mutants.MUTANTS,
+        detected_within=400,
+        reached=OF_LOCKS - {"abandoned:stolen", "refused by the resource"},
     ),
     "plane": Telling(
-        batches=4,
-        batch=160,
+        batches=20,
+        batch=250,
         mutants=plane_mutants.MUTANTS,
-        detected_within=300,
+        detected_within=600,
         reached={
             "attempt.refused",
             "cancel",
@@ -130,7 +139,7 @@ def test_where_nothing_happens_nothing_is_put_right() -> None:
 )
 def test_mutant_is_caught(kind: str, mutant: Mutant) -> None:
     stories = TELLINGS[kind].detected_within
-    with mutant.on():
+    with mutant.on(), swept_in_between():
         caught = any(run(kind, seed).violation for seed in range(stories))
 
     assert caught, f"{mutant.name}: not seen in {stories} stories; {mutant.promise} is not really checked"

@@ -239,7 +239,8 @@ class World:
         self._take_steps()
         while self._timers and self._timers[0][0] <= until:
             self._advance()
-            self._take_steps()
+            if self._awake:
+                self._take_steps()
         self.clock_s = until
 
     def _take_steps(self) -> None:

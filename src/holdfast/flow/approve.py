@@ -35,7 +35,6 @@ from holdfast.core.states import Event, State
 from holdfast.core.topic import Topics
 from holdfast.errors import Conflict, Invalid, VersionMismatch
 from holdfast.flow.decide import Policy
-from holdfast.flow.audit import Entry, transact
 from holdfast.flow.gate import note_of_end, stored, told_of
 from holdfast.flow.submit import bound_payload
 from holdfast.locks import LockClass, Locks
@@ -75,9 +74,7 @@ class Approvals:
         """Raises `NotFound`."""
         return from_record(await self._store.get_record(Kind.APPROVAL, tenant, approval_id))
 
-    async def decide(
-        self, tenant: Tenant, approval_id: str, said: Said, *, version: int | None = None, entry: Entry | None = None
-    ) -> Approval:
+    async def decide(self, tenant: Tenant, approval_id: str, said: Said, *, version: int | None = None) -> Approval:
         """The approval after what was said. The same person saying the same again is answered the same.
 
         Raises `AlreadyDecided` with who was first, `NotApprover`, `Invalid` for arguments or an answer
@@ -103,8 +100,8 @@ class Approvals:
                     await self.supersede(approval, "job-ended")
                     continue
                 after, transaction = self._decide(approval, job, said, word)
-                detail = {"choice": said.choice, "state": after.state, "job": approval.job_id}
-                if await transact(transaction, store=self._store, entry=entry, **detail):
+                [written] = await self._store.transact([transaction])
+                if written:
                     if after.state is not ApprovalState.PENDING:
                         self._telemetry.approval_decided(after, waited_s=word.at - after.created_at)
                     return replace(after, version=approval.version + 1)

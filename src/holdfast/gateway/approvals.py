@@ -30,7 +30,6 @@ from holdfast.gateway import limits
 from holdfast.gateway.actors import get_actor
 from holdfast.gateway.calls import Answer, Call
 from holdfast.gateway.desk import Desk
-from holdfast.gateway.entries import entry_of
 from holdfast.gateway.jobs import version_of_tag
 from holdfast.gateway.pages import Cursor, Limit, from_cursor, to_cursor
 
@@ -96,9 +95,7 @@ async def decide_approval(desk: Desk, call: Call) -> Answer:
             limits.stored_json(wanted.response, "response")
             said = replace(said, response=wanted.response)
     version = version_of_tag(call.header(b"if-match"))
-    approval_id = call.path["id"]
-    entry = entry_of(desk, call, "approval.decided", f"approval/{approval_id}", reason=said.comment)
-    return _answer(await desk.plane.approvals.decide(call.tenant, approval_id, said, version=version, entry=entry))
+    return _answer(await desk.plane.approvals.decide(call.tenant, call.path["id"], said, version=version))
 
 
 async def delegate_approval(desk: Desk, call: Call) -> Answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from typing import TYPE_CHECKING, TypeVar
@@ -77,6 +78,10 @@ class Database:
                 self.clock.start(max(start["now"], start["last_at"] or 0.0))
             finally:
                 await hang_up(connection, timeout_s=self._timeout_s)
+        except ssl.SSLCertVerificationError:
+            raise Invalid(
+                f"the certificate of Postgres at {self.subject} is not trusted: name its authority with sslrootcert=FILE"
+            ) from None
         except ValueError:
             raise Invalid("the store's URL cannot be used; check its port, and what follows its '?'") from None
         except FAILURES as failure:

@@ -241,10 +241,11 @@ class Stage:
         try:
             await self.until(f"{len(ids)} jobs have ended", ended, promise=promise, within_s=within_s)
         except Unmet as unmet:
-            left = [f"{job.id} is {job.state} on {job.worker or 'nobody'}" for job in await self._unended(waiting)]
+            left = [f"{job.id} is {job.state} on {job.worker or 'nobody'}" for job in await self.unended(waiting)]
             raise Unmet(promise, f"{unmet}: {'; '.join(left[:5]) or 'and then they had'}") from unmet
 
-    async def _unended(self, ids: Sequence[str]) -> list[JobView]:
+    async def unended(self, ids: Sequence[str]) -> list[JobView]:
+        """Those that have not ended."""
         jobs = [await self.client.get(job_id) for job_id in ids]
         return [job for job in jobs if job.state not in TERMINAL]
 
