@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,6 +64,8 @@ def run(
 
     Exit code 7: a promise broke. 1: a drill could not be carried out.
     """
+    import asyncio  # noqa: PLC0415
+
     from holdfast.ops.drills.engine import run_drills  # noqa: PLC0415
     from holdfast.ops.drills.report import to_json, to_text  # noqa: PLC0415
 
