@@ -310,7 +310,9 @@ def test_the_page_lists_each_metric_with_its_labels() -> None:
         for metric in registry.collect()
     }
 
-    rows = re.findall(r"^\| `(holdfast_(?:lock_\w+|loop_lag_seconds))` \| ([^|]*) \|", METRICS_PAGE.read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(holdfast_(?:lock_\w+|loop_lag_seconds))` \| ([^|]*) \|", METRICS_PAGE.read_text(), re.MULTILINE
+    )
     documented = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
 
     assert documented == exported
