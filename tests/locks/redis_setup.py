@@ -58,21 +58,39 @@ async def granted_yet(store: LockStore, key: str) -> bool:
 
 
 @asynccontextmanager
-async def dropping_replies(port: int) -> AsyncIterator[tuple[int, asyncio.Event]]:
-    """A proxy that passes everything on while the event is set; else it hangs up in place of a reply."""
+async def dropping_replies(port: int, *, to: bytes = b"") -> AsyncIterator[tuple[int, asyncio.Event]]:
+    """A proxy that passes everything on while the event is set; else it hangs up in place of a reply.
+
+    It does so too, once, in place of the reply to a request that contains `to`.
+    """
     passing = asyncio.Event()
     passing.set()
     serving: set[asyncio.Task[None]] = set()
+    wanted = [to] if to else []
 
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, always: bool) -> None:
-        while (data := await reader.read(65536)) and (always or passing.is_set()):
-            writer.write(data)
-        writer.close()
+    async def copy(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hang_up: asyncio.Event, *, replies: bool
+    ) -> None:
+        try:
+            while data := await reader.read(65536):
+                if replies and (hang_up.is_set() or not passing.is_set()):
+                    break
+                if not replies and wanted and wanted[0] in data:
+                    wanted.clear()
+                    hang_up.set()
+                writer.write(data)
+        except ConnectionError:
+            pass  # whoever goes may reset its connection
+        finally:
+            writer.close()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         serving.add(asyncio.current_task())  # type: ignore[arg-type]
         upstream_reader, upstream = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(copy(reader, upstream, always=True), copy(upstream_reader, writer, always=False))
+        hang_up = asyncio.Event()
+        await asyncio.gather(
+            copy(reader, upstream, hang_up, replies=False), copy(upstream_reader, writer, hang_up, replies=True)
+        )
         await asyncio.gather(writer.wait_closed(), upstream.wait_closed(), return_exceptions=True)
 
     proxy = await asyncio.start_server(serve, "127.0.0.1", 0)

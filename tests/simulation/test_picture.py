@@ -14,6 +14,7 @@ from simulation.test_replay import python
 SVG = "{http://www.w3.org/2000/svg}"
 PROCESSES = {
     "lock": {"store", "resource", "c0", "c1", "probe"},
+    "redis": {"store", "resource", "c0", "c1", "probe"},
     "plane": {"store", "bus", "plane0", "plane1", "worker0", "worker1", "people"},
     "governed": {"store", "bus", "plane0", "plane1", "worker0", "worker1", "customers", "deciders"},
     "calm": {"store", "bus", "plane0", "plane1", "worker0", "worker1", "people"},

@@ -24,11 +24,11 @@ def python(*command: str, hash_seed: int = 0) -> subprocess.CompletedProcess[str
 
 @pytest.mark.parametrize("kind", STORIES)
 def test_same_seed_same_story_in_any_process(kind: str) -> None:
-    script = f"from simulation.running import run; print([run({kind!r}, seed).digest for seed in range(4)])"
+    script = f"from simulation.running import run; print([run({kind!r}, seed).digest for seed in range(2)])"
 
     told = {python("-c", script, hash_seed=n).stdout for n in (1, 2)}
 
-    assert told == {f"{[run(kind, seed).digest for seed in range(4)]}\n"}
+    assert told == {f"{[run(kind, seed).digest for seed in range(2)]}\n"}
 
 
 def test_replay_tells_the_story_and_its_digest() -> None:

@@ -28,7 +28,7 @@ class Telling(NamedTuple):
 
 TELLINGS = {
     "lock": Telling(
-        batches=8,
+        batches=4,
         batch=500,
         mutants=lock_mutants.MUTANTS,
         detected_within=400,
@@ -49,7 +49,7 @@ TELLINGS = {
         },
     ),
     "plane": Telling(
-        batches=6,
+        batches=3,
         batch=200,
         mutants=plane_mutants.MUTANTS,
         detected_within=600,
@@ -72,7 +72,7 @@ TELLINGS = {
     ),
     "governed": Telling(
         batches=2,
-        batch=32,
+        batch=24,
         mutants=governed_mutants.MUTANTS,
         detected_within=40,
         reached={
@@ -97,7 +97,7 @@ TELLINGS = {
         },
     ),
 }
-CALM = 80
+CALM = 40
 
 
 @pytest.mark.timeout(300)
