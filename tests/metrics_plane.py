@@ -48,15 +48,15 @@ class Stand:
         found = {start: float(value) for start, _, value in lines if start in series}
         return {one: found.get(one, 0) for one in series}
 
-    async def wait_moved(self, since: dict[str, float]) -> None:
-        """Until each series has been seen above the value that it had then."""
-        waiting = dict(since)
-        async with asyncio.timeout(120):  # of virtual time
-            while waiting:
-                for series, value in (await self.read(*waiting)).items():
-                    if value > waiting[series]:
-                        del waiting[series]
-                await asyncio.sleep(0.5 if waiting else 0)
+    async def moved(self, since: dict[str, float]) -> set[str]:
+        """The series that are seen above the value that they had then, within two minutes of virtual time."""
+        moved: set[str] = set()
+        for _ in range(240):
+            moved |= {series for series, value in (await self.read(*since)).items() if value > since[series]}
+            if moved == since.keys():
+                break
+            await asyncio.sleep(0.5)
+        return moved
 
     async def names(self) -> dict[str, set[str]]:
         """Every metric that is served, as documented, with the labels of its series."""

@@ -183,17 +183,18 @@ async def test_promoted_replica_that_lagged_gives_out_no_number_and_no_fence_twi
 # -- where it is -----------------------------------------------------------------------------------
 
 
-async def walk(url: str) -> None:
+async def walk(url: str) -> bool:
+    """Whether a job that was begun and ended is what the store then has."""
     async with opened(url) as store:
         job = await running(store)
         ended = await stepped(store, job, Event.SUCCEED, result=b"1")
-        assert await store.list_jobs(ACME, JobFilter(), before=None, limit=10) == [ended]
+        return await store.list_jobs(ACME, JobFilter(), before=None, limit=10) == [ended]
 
 
 async def test_plane_is_in_one_slot_of_a_cluster_wherever_that_is(cluster: list[servers.Server]) -> None:
     seeds = ",".join(f"127.0.0.1:{node.port}" for node in cluster)
     for namespace in ("a", "b"):  # one in each half of the slots
-        await walk(f"redis+cluster://{seeds}?namespace={namespace}")
+        assert await walk(f"redis+cluster://{seeds}?namespace={namespace}")
 
     found: list[Any] = [redis.Redis(port=node.port).keys("*") for node in cluster]
     kept = [{key.split(b":")[0] for key in keys} for keys in found]
@@ -204,7 +205,7 @@ async def test_sentinels_name_the_primary() -> None:
     primary = servers.redis_server().start()
     sentinel = sentinel_server(primary.port).start()
     try:
-        await walk(f"redis+sentinel://127.0.0.1:{sentinel.port}/payments")
+        assert await walk(f"redis+sentinel://127.0.0.1:{sentinel.port}/payments")
     finally:
         sentinel.remove()
         primary.remove()

@@ -97,14 +97,14 @@ def post_mortem(incident: Incident, timeline: Sequence[Happening], counts: dict[
                 f"- strict matrix: {'yes' if incident.strict else 'no'}",
             ]
         ),
-        f"## Summary\n\n{incident.summary or 'TODO: in three sentences, for somebody who was not there.'}",
-        "## Impact\n\nTODO: who noticed what, and how much of it.",
+        f"## Summary\n\n{incident.summary or '_In three sentences, for somebody who was not there._'}",
+        "## Impact\n\n_Who noticed what, and how much of it._",
         f"## How it stood\n\n{_standing(incident.before, incident.end)}",
         f"## Timeline\n\n{_timeline(timeline)}",
         f"## What happened, by kind\n\n{_counted(counts)}",
-        "## Causes\n\nTODO: what made it possible, what set it off, what made it last.",
-        "## What went well, what did not, where we were lucky\n\nTODO",
-        "## What we will change\n\n| what | who | by when |\n|---|---|---|\n| TODO | | |",
+        "## Causes\n\n_What made it possible, what set it off, what made it last._",
+        "## What went well, what did not, where we were lucky\n\n_To be said by those who were there._",
+        "## What we will change\n\n| what | who | by when |\n|---|---|---|\n| | | |",
     ]
     return "\n\n".join(parts) + "\n"
 
