@@ -10,7 +10,7 @@ from holdfast.core.effect import Effect, EffectPlace
 from holdfast.core.job import PARKED_UNTIL, Job, JobId, Tenant
 from holdfast.core.states import EffectState, State
 from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Snapshot
-from holdfast.stores.rows import effect_of, event_of, job_of
+from holdfast.stores.rows import effect_of, event_of, job_of, json_text
 from holdfast.stores.sqlite_rows import SELECT_EFFECT, SELECT_EVENT, SELECT_JOB
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ _WAYS_BY_STATE = {
     State.TIMEOUT: _UNLUCKY,
     State.DENIED: _UNLUCKY,
 }
+
+_AMONG_IDS = "id IN (SELECT value FROM json_each(?))"
+"""However many: the statement's text must not vary, for that is what keeps it prepared."""
 
 
 class Without(NamedTuple):
@@ -63,7 +66,9 @@ class Reads:
         return None if row is None else job_of(row)
 
     def find_jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
-        return [self.find_job(job_id) for job_id in ids]
+        rows = self.execute(f"{SELECT_JOB} FROM holdfast_jobs WHERE {_AMONG_IDS}", (json_text(ids),))
+        found = {row[0]: job_of(row) for row in rows.fetchall()}
+        return [found.get(job_id) for job_id in ids]
 
     def list_jobs(self, tenant: Tenant, wanted: JobFilter, before: JobId | None, limit: int) -> list[Job]:
         where: list[str] = ["tenant = ?"]
