@@ -254,6 +254,21 @@ async def test_dead_waiter_is_skipped(backend: Backend, store: LockStore) -> Non
     assert await granted(store, key, C, queue_ms=60_000) > before
 
 
+async def test_waiter_that_was_silent_has_lost_its_place_also_when_it_is_the_one_who_asks(
+    backend: Backend, store: LockStore
+) -> None:
+    key = backend.key()
+    await granted(store, key, A, ttl_ms=backend.ttl_ms)
+    await store.acquire(key, B, ttl_ms=LONG, queue_ms=backend.ttl_ms)
+    await store.acquire(key, C, ttl_ms=LONG, queue_ms=60_000)
+    await asyncio.sleep(2.5 * backend.ttl_ms / 1000)  # A's lease and B's mark run out, by the server's clock
+
+    late = await store.acquire(key, B, ttl_ms=LONG, queue_ms=60_000)
+
+    assert isinstance(late, Busy)
+    await granted(store, key, C, queue_ms=60_000)
+
+
 async def test_waiter_that_was_granted_but_died_holds_no_longer_than_its_mark(
     backend: Backend, store: LockStore
 ) -> None:

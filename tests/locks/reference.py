@@ -36,14 +36,17 @@ class Waiter:
 class Key:
     tenure: Tenure | None = None
     queue: list[Waiter] = field(default_factory=list)
+    queue_ends_ms: int = 0
     last_fence: int = 0
 
 
 class Reference:
     """One store's locks as they ought to be. `check` raises `AssertionError` naming the promise."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, silent_ms: int | None = None) -> None:
+        """`silent_ms`: a store may forget a queue in which nobody has been alive for so long."""
         self._keys: dict[str, Key] = {}
+        self._silent_ms = silent_ms
 
     def check(self, sent: Call, answer: Any, *, at: float) -> None:
         now_ms = int(at * 1000)
@@ -66,6 +69,7 @@ class Reference:
 
     def _acquire(self, sent: Call, answer: Grant | Busy, now_ms: int) -> None:
         key = self._key(sent.key)
+        self._forget_silent(key, now_ms)
         holder = self._holder(key, now_ms) or self._hand_over(key, now_ms)
         if holder is not None and holder.token != sent.token:
             assert isinstance(answer, Busy), f"L3: {sent.who} is granted {sent.key}, which is {holder}'s"
@@ -107,6 +111,10 @@ class Reference:
     def _holder(key: Key, now_ms: int) -> Tenure | None:
         return key.tenure if key.tenure is not None and key.tenure.expires_ms > now_ms else None
 
+    def _forget_silent(self, key: Key, now_ms: int) -> None:
+        if self._silent_ms is not None and now_ms >= key.queue_ends_ms + self._silent_ms:
+            key.queue.clear()
+
     @staticmethod
     def _hand_over(key: Key, now_ms: int) -> Tenure | None:
         while key.queue:
@@ -118,8 +126,10 @@ class Reference:
 
     @staticmethod
     def _enqueue(key: Key, sent: Call, now_ms: int) -> None:
+        alive_until_ms = now_ms + sent.queue_ms
+        key.queue_ends_ms = max(key.queue_ends_ms, alive_until_ms) if key.queue else alive_until_ms
         for waiter in key.queue:
             if waiter.token == sent.token:
-                waiter.alive_until_ms = now_ms + sent.queue_ms
+                waiter.alive_until_ms = alive_until_ms
                 return
-        key.queue.append(Waiter(sent.token, sent.ttl_ms, sent.queue_ms, now_ms + sent.queue_ms))
+        key.queue.append(Waiter(sent.token, sent.ttl_ms, sent.queue_ms, alive_until_ms))

@@ -50,7 +50,7 @@ def _tell_with_gaps(self: SqliteLedger, job: Job, kind: str, detail: dict[str, A
         self._last_number += 1
 
 
-def _renew_whatever(self: SqliteLedger, job_id: Any, fence: int, lease_s: float, topic_of: Any) -> Job | None:
+def _renew_whatever(self: SqliteLedger, job_id: Any, fence: int, topic_of: Any) -> Job | None:
     """A renewal is answered yes whoever asks."""
     return self.reads.find_job(job_id)
 

@@ -1,12 +1,25 @@
-"""The lock store on Redis, done wrong: its script, with a line of it changed."""
+"""The lock store on Redis, done wrong: its script with a line of it changed, or its client."""
 
 from __future__ import annotations
 
+from functools import partial
+
+from holdfast.locks.errors import Unavailable
+from holdfast.locks.stores.redis_connection import Connection
 from simulation.mutant import Mutant
 
 
 def _edit(*edits: tuple[str, str]) -> dict[str, object]:
     return {"simulation.redis_server.EDITS": edits}
+
+
+def _give_up_the_question_alone(self: Connection) -> None:
+    """The connection goes on: the answer that was too late is taken for that to the next question."""
+    self._timer = None
+    while self._pending and self._pending[0].deadline <= self._loop.time():
+        self._pending.popleft().fail(partial(Unavailable, "redis", "no answer in time", applied=None))
+    if self._pending:
+        self._timer = self._loop.call_at(self._pending[0].deadline, self._drop_overdue)
 
 
 _OWNER = "if value and not value.err and sub(value, 1, #owner) == owner and"
@@ -18,5 +31,7 @@ MUTANTS = (
     Mutant("count fences without the server's clock", "L1", _edit(("local now_us = time[1] * 1000000 + time[2]", "local now_us = 0"))),
     Mutant("see a repeat as another's", "L8", _edit(("    if mine then\n      call('PEXPIRE', lock, ttl_ms)\n      return 'G'", "    if false then\n      return 'G'"))),
     Mutant("look at the lock and not at its queue", "L3", _edit(("if call('EXISTS', lock, queue) == 0 then", "if call('EXISTS', lock) == 0 then"))),
-    Mutant("grant the lock to waiters that are gone", "L7", _edit(("elseif alive_ms > now_ms then", "else"))),
+    Mutant("grant the lock to waiters that are gone", "L7", _edit(("if alive_ms > now_ms then", "if true then"))),
+    Mutant("hand out a fence before it is kept", "L1", _edit(("local last = try('SET', keys[1], fence_text, 'GET')", "local last = try('GET', keys[1])"), ("        call('SET', keys[1], fence_text)\n", ""))),
+    Mutant("take a late answer for the next one", "L3", {"holdfast.locks.stores.redis_connection.Connection._drop_overdue": _give_up_the_question_alone}),
 )  # fmt: skip

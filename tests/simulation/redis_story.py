@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from locks.invariants import Call
-from locks.reference import Tenure, Waiter
+from locks.reference import Reference, Tenure, Waiter
 
 from holdfast.locks.port import LockStore, Renewal
 from holdfast.locks.stores.redis import RedisStore
@@ -20,6 +20,8 @@ from simulation.world import STARTED_AT_S, WALL_AT_START_US, here
 URL = "redis://store"
 PREFIX = "holdfast:"
 TIMEOUT_S = 2.0
+QUEUE_LINGERS_MS = 1000
+"""How much longer a queue lives on the server than the last of those who wait in it."""
 
 
 class RedisStory(LockStory):
@@ -28,6 +30,7 @@ class RedisStory(LockStory):
 
     def _set_up_store(self) -> None:
         self.streams: list[Stream] = []
+        self.reference = Reference(silent_ms=QUEUE_LINGERS_MS)
         self.redis = RedisServer(self._now_us, self._ran)
 
     def _stand_ins(self) -> dict[str, Any]:

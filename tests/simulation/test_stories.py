@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from simulation import governed_mutants, lock_mutants, plane_mutants
+from simulation import governed_mutants, lock_mutants, plane_mutants, redis_mutants
 from simulation.mutant import Mutant
 from simulation.running import run, run_many, swept_in_between
 from simulation.seeds import is_fixed, replays, seeds_of
@@ -44,6 +44,23 @@ TELLINGS = {
             "not_owned",
             "refused by the resource",
             "release_skipped:paused",
+            "released",
+            "renewal_failed",
+            "renewed",
+            "waited",
+        },
+    ),
+    "redis": Telling(
+        batches=2,
+        batch=150,
+        mutants=redis_mutants.MUTANTS,
+        detected_within=600,
+        reached={
+            "abandoned:paused",
+            "abandoned:unreachable",
+            "acquired",
+            "failover",
+            "refused by the resource",
             "released",
             "renewal_failed",
             "renewed",

@@ -59,8 +59,8 @@ local function make_verbs()
   end
 
   -- The lock is free: whom to grant it to, the first live waiter; nothing if nobody waits. The one
-  -- who is calling is alive, gets its whole ttl and needs no wake; another gets the lock for no
-  -- longer than it said it would be alive.
+  -- who is calling gets its whole ttl and needs no wake; another gets the lock for no longer than it
+  -- said it would be alive. A place is lost by silence, also that of the one who calls now.
   local function next_waiter(lock, caller, caller_ttl_ms)
     local queue, waiters = queue_of(lock)
     while true do
@@ -72,9 +72,10 @@ local function make_verbs()
       if entry then
         call('HDEL', waiters, token)
         local alive_ms, ttl_ms, queue_ms, fences, channel, holder = unpack(cjson.decode(entry))
-        if token == caller then
-          return token, holder, caller_ttl_ms, fences, ''
-        elseif alive_ms > now_ms then
+        if alive_ms > now_ms then
+          if token == caller then
+            return token, holder, caller_ttl_ms, fences, ''
+          end
           return token, holder, math.min(ttl_ms, queue_ms), fences, channel
         end
       end
