@@ -10,6 +10,8 @@ READY := .venv/.ready
 export UV_PYTHON_DOWNLOADS := never
 export UV_NO_PROGRESS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Where it is switched off, hundreds of processes of a test run would compile everything once more, each.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help:  ## Say what can be made

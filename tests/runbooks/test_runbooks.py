@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
-import tomllib
+import subprocess
+import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -161,8 +165,23 @@ def test_runbooks_are_listed_and_an_unknown_one_is_refused(planes: Planes) -> No
     assert planes.well.shell("runbook", "no-such").exit_code == 3
 
 
-def test_pages_come_with_the_package() -> None:
-    built = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+def test_pages_come_with_the_package(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    [wheel] = tmp_path.glob("*.whl")
+    installed = tmp_path / "installed"
+    zipfile.ZipFile(wheel).extractall(installed)
 
-    assert built["force-include"] == {"docs/runbooks": "holdfast/ops/runbooks_pages"}
-    assert ROOT / "docs/runbooks" == SOURCE
+    command = [sys.executable, "-m", "holdfast", "runbook", "-o", "json"]
+    listed = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(installed)},
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+
+    assert {one["name"] for one in json.loads(listed.stdout)} == set(TROUBLES)
+    pages = installed / "holdfast/ops/runbooks_pages"
+    assert {page.name for page in pages.iterdir()} == {page.name for page in SOURCE.iterdir()}
