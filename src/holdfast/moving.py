@@ -97,20 +97,20 @@ async def export_store(
     Raises `Invalid` if there is such a file. It appears when it is whole and on the disk.
     """
     tally = Tally(progress)
-    part = file.with_name(f"{file.name}.part")
     if file.exists():  # noqa: ASYNC240  (a command has nothing else to do)
-        raise Invalid(f"{file} is there already; name a new file")
+        raise _is_there(file)
+    part = file.with_name(f"{file.name}.{runtime.token()[:8]}.part")
+    raw = _create(part)
     try:
-        await _write(url, part, tally, alone=alone, packed=file.suffix == ".gz", runtime=runtime)
-        part.rename(file)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+        await _write(url, raw, tally, alone=alone, packed=file.suffix == ".gz", runtime=runtime)
+        _appear(part, file)
+    finally:
+        part.unlink()
     return tally.moved()
 
 
-async def _write(url: str, part: Path, tally: Tally, *, alone: bool, packed: bool, runtime: Runtime) -> None:
-    with _create(part) as raw:
+async def _write(url: str, raw: IO[bytes], tally: Tally, *, alone: bool, packed: bool, runtime: Runtime) -> None:
+    with raw:
         out = gzip.open(raw, "wb") if packed else raw  # noqa: SIM115  (closed below, before the file itself)
         out.write(_encode(Begin("export", FORMAT)) + b"\n")
         async with aclosing(open_portable(url, runtime=runtime).dump(alone=alone)) as pages:
@@ -196,8 +196,27 @@ def _opened(file: Path) -> IO[bytes]:
 
 
 def _create(part: Path) -> IO[bytes]:
-    """Payloads are in it: nobody else may read them."""
+    """Payloads are in it: nobody else may read them, and a file that somebody has laid there is not written to."""
     try:
-        return os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+        return os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
     except OSError as error:
         raise Invalid(f"{part}: {error.strerror}; name a file in a folder that can be written") from error
+
+
+def _appear(part: Path, file: Path) -> None:
+    """Under its own name, for good. A link replaces nothing, as a rename would."""
+    try:
+        file.hardlink_to(part)
+    except FileExistsError:
+        raise _is_there(file) from None
+    except OSError as error:
+        raise Invalid(f"{file}: {error.strerror}; name a file in a folder that can have links") from error
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _is_there(file: Path) -> Invalid:
+    return Invalid(f"{file} is there already; name a new file")

@@ -7,8 +7,7 @@ in its tick and goes on in somebody else's window changes nothing twice.
 
 from __future__ import annotations
 
-from holdfast.core.job import Job, JobId
-from holdfast.core.recovery import ORPHANABLE
+from holdfast.core.job import Job
 from holdfast.core.states import State
 from holdfast.core.topic import Topics
 from holdfast.flow.decide import Policy
@@ -23,7 +22,9 @@ from holdfast.telemetry import Telemetry
 POLL_S = 1.0
 BATCH = 200
 WINDOW = LockClass("reconciler", ttl=2 * POLL_S, pattern="ttl_hold")
-_NONE_STALE = dict.fromkeys((State.APPROVAL_REQUIRED, State.DISPATCHED, State.RUNNING), 0)
+_WATCHED = (State.APPROVAL_REQUIRED, State.DISPATCHED, State.RUNNING)
+"""The others are the replayer's: however many jobs wait for a worker, nobody waits for them here."""
+_NONE_STALE = dict.fromkeys(_WATCHED, 0)
 
 
 class Reconciler(Loop):
@@ -56,12 +57,11 @@ class Reconciler(Loop):
 
     async def _recover_overdue(self) -> None:
         """Page by page, past jobs that cannot be helped: a stuck head does not starve the rest."""
-        after: JobId | None = None
+        after = ""
         stale = dict(_NONE_STALE)
         oldest = now = self._store.now()
         while True:
-            page = await self._store.list_recoverable(limit=BATCH, after=after)
-            jobs = [job for job in page if job.state not in ORPHANABLE]
+            jobs, after = await self._store.list_recoverable(states=_WATCHED, limit=BATCH, after=after)
             for job in jobs:
                 stale[job.state] += 1
                 oldest = min(oldest, _unprotected_since(job, now))
@@ -70,19 +70,19 @@ class Reconciler(Loop):
             await recover_jobs(
                 jobs, store=self._store, topics=self._topics, policy=self._policy, telemetry=self._telemetry
             )
-            if len(page) < BATCH:
+            if not after:
                 break
-            after = page[-1].id
         self._telemetry.looked(stale, blind_s=now - oldest, now=now)
 
     async def _part_with_silent_workers(self) -> None:
         """What was dispatched to a worker that no longer speaks goes to another one at once; what
         runs on it is left to its lease, because it may well be alive and working."""
         now = self._store.now()
-        for worker in self._registry.silent(now=now):
-            held = await self._store.list_in_hand(worker)
-            waiting = [job for job in held if job.state is State.DISPATCHED]
-            await lose_attempts(waiting, reason="worker-silent", store=self._store, telemetry=self._telemetry)
+        # Silence may last for an hour, and most of it with empty hands.
+        silent = [worker for worker in self._registry.silent(now=now) if self._registry.may_hold(worker)]
+        held = await self._store.list_in_hand(*silent) if silent else []
+        waiting = [job for job in held if job.state is State.DISPATCHED]
+        await lose_attempts(waiting, reason="worker-silent", store=self._store, telemetry=self._telemetry)
         self._registry.forget_old(now=now)
 
 

@@ -168,6 +168,11 @@ class Registry:
         """Workers that are not believed alive: gone, not heard of for too long, or doubted."""
         return [worker for worker, member in self._members.items() if member.gone or not _is_alive(member, now)]
 
+    def may_hold(self, worker: str) -> bool:
+        """Whether something may be in its hands. Of one that has gone it is not kept what is sent to it."""
+        member = self._members.get(worker)
+        return member is not None and (member.gone or bool(member.in_hand))
+
     def forget_old(self, *, now: float) -> None:
         for worker, member in tuple(self._members.items()):
             if now - (member.changed_at if member.gone else member.last_seen) >= (GONE_S if member.gone else FORGET_S):

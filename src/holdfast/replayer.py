@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from holdfast.core.job import Job, JobId
+from holdfast.core.job import Job
 from holdfast.core.recovery import ORPHANABLE, SCHEDULED_STALE_S, Remedy, recover
+from holdfast.core.states import State
 from holdfast.core.topic import Topics
 from holdfast.flow.decide import Policy
 from holdfast.flow.recover import recover_jobs
@@ -17,6 +18,8 @@ from holdfast.telemetry import Telemetry
 
 POLL_S = 5.0
 BATCH = 200
+PAGES = 50
+"""Of SCHEDULED jobs at a tick. A deadline among more of them than that is seen some ticks later."""
 WINDOW = LockClass("replayer", ttl=2 * POLL_S, pattern="ttl_hold")
 _NONE_STALE = dict.fromkeys(ORPHANABLE, 0)
 
@@ -40,36 +43,59 @@ class Replayer(Loop):
         self._policy = policy
         self._telemetry = telemetry
         self._wake_scheduler = wake_scheduler
-        self._looked_at = float("-inf")
+        self._after = ""
+        """How far the walk past jobs that are SCHEDULED has come; empty: the next tick begins one."""
+        self._began_at = self._last_began_at = float("-inf")
+        """When this walk began, and the one before it."""
+        self._stale = self._stale_so_far = 0
+        """What the last whole walk has counted, and this one."""
 
     async def tick(self) -> None:
         if await self._locks.claim(WINDOW, "pending") is None:
+            self._after = ""
             self._telemetry.looked(_NONE_STALE)
             return
-        looked_at, self._looked_at = self._looked_at, self._store.now()
-        stale = dict(_NONE_STALE)
-        after: JobId | None = None
+        pending = await self._replay_pending()
+        await self._replay_scheduled()
+        self._telemetry.looked({State.PENDING: pending, State.SCHEDULED: max(self._stale, self._stale_so_far)})
+
+    async def _replay_pending(self) -> int:
+        stale, after = 0, ""
         while True:
-            page = await self._store.list_recoverable(limit=BATCH, after=after)
-            orphans = [job for job in page if job.state in ORPHANABLE]
-            for job in orphans:
-                stale[job.state] += 1
-            await recover_jobs(
-                orphans, store=self._store, topics=self._topics, policy=self._policy, telemetry=self._telemetry
+            jobs, after = await self._store.list_recoverable(states=(State.PENDING,), limit=BATCH, after=after)
+            stale += len(jobs)
+            await self._recover(jobs)
+            if not after:
+                return stale
+
+    async def _replay_scheduled(self) -> None:
+        """Walk past all that wait for too long, or as far as one tick goes: they may be very many, and most of them
+        wait for a worker, which no walk gives them."""
+        for _ in range(PAGES):
+            if not self._after:
+                self._last_began_at, self._began_at = self._began_at, self._store.now()
+                self._stale_so_far = 0
+            jobs, self._after = await self._store.list_recoverable(
+                states=(State.SCHEDULED,), limit=BATCH, after=self._after
             )
+            self._stale_so_far += len(jobs)
+            await self._recover(jobs)
             now = self._store.now()
-            lost = [
-                job for job in orphans if recover(job, self._topics.get(job.topic), now=now).remedy is Remedy.DISPATCH
-            ]
+            lost = [job for job in jobs if recover(job, self._topics.get(job.topic), now=now).remedy is Remedy.DISPATCH]
             if lost:
-                # They may also wait for a worker that fits: then this changes nothing, and each counts once.
-                self._telemetry.orphans_replayed(sum(_lost_since(job) > looked_at for job in lost))
+                # They may also wait for a worker that fits: then this changes nothing, and each counts once, in the first
+                # walk that began when it was lost already.
+                self._telemetry.orphans_replayed(
+                    sum(self._last_began_at < _lost_since(job) <= self._began_at for job in lost)
+                )
                 self._wake_scheduler()
-            if len(page) < BATCH:
-                break
-            after = page[-1].id
-        self._telemetry.looked(stale)
+            if not self._after:
+                self._stale = self._stale_so_far
+                return
+
+    async def _recover(self, jobs: Sequence[Job]) -> None:
+        await recover_jobs(jobs, store=self._store, topics=self._topics, policy=self._policy, telemetry=self._telemetry)
 
 
 def _lost_since(job: Job) -> float:
-    return max(job.since, job.not_before) + SCHEDULED_STALE_S
+    return job.ready_since + SCHEDULED_STALE_S

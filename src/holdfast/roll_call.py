@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.core.job import Job
 from holdfast.core.states import TERMINAL, State
 from holdfast.locks.runtime import Runtime
 from holdfast.loops import Listener
@@ -24,11 +25,15 @@ class RollCall(Listener):
         self._registry = registry
 
     async def tick(self) -> None:
-        for worker in self._registry.workers():
-            held = await self._store.list_in_hand(worker)
-            self._registry.holds(worker, [job.id for job in held])
-            now = self._store.now()
-            lying = (now - job.since for job in held if job.state is State.DISPATCHED)
+        held: dict[str, list[Job]] = {worker: [] for worker in self._registry.workers()}
+        if not held:
+            return
+        for job in await self._store.list_in_hand(*held, bare=True):
+            held[job.worker].append(job)
+        now = self._store.now()
+        for worker, jobs in held.items():
+            self._registry.holds(worker, [job.id for job in jobs])
+            lying = (now - job.since for job in jobs if job.state is State.DISPATCHED)
             self._registry.lies_there(worker, for_s=max(lying, default=0.0))
 
     def heard(self, events: Sequence[JobEvent]) -> None:

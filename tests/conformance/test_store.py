@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
-from plane.jobs import ACME, OTHER, ManualRuntime, a_job, dispatched, running, stepped, submitted
+from plane.jobs import ACME, OTHER, ManualRuntime, a_job, dispatched, recoverable, running, stepped, submitted
 from plane.store_fixtures import clock, store, url  # noqa: F401
 
 from holdfast.core.job import Job, JobId, amend, step
@@ -262,7 +262,7 @@ async def test_lease_is_renewed_only_while_running_under_its_fence(store: StoreW
     clock.advance(5)
 
     kept, stale, not_running, unknown = await store.renew_leases(
-        [(job.id, 7, 30.0), (job.id, 6, 30.0), (waiting.id, 8, 30.0), (JobId("none"), 1, 30.0)]
+        [(job.id, 7), (job.id, 6), (waiting.id, 8), (JobId("none"), 1)]
     )
 
     assert kept == replace(job, lease_until=store.now() + 30.0, version=job.version + 1)
@@ -270,13 +270,27 @@ async def test_lease_is_renewed_only_while_running_under_its_fence(store: StoreW
     assert await store.get_job(ACME, job.id) == kept
 
 
+async def test_lease_is_as_long_as_the_topic_says_and_never_shortened(
+    store: StoreWithBus, clock: ManualRuntime
+) -> None:
+    job = await running(store, fence=7, topic="quick")
+
+    [kept] = await store.renew_leases([(job.id, 7)])
+    clock.advance(40)
+    [renewed] = await store.renew_leases([(job.id, 7)])
+
+    assert kept is not None
+    assert renewed is not None
+    assert (kept.lease_until, renewed.lease_until) == (job.lease_until, store.now() + 1.0)
+
+
 async def test_renewal_puts_recovery_off(store: StoreWithBus, clock: ManualRuntime) -> None:
     job = await running(store)
     clock.advance(29)
-    await store.renew_leases([(job.id, 7, 30.0)])
+    await store.renew_leases([(job.id, 7)])
     clock.advance(29)
 
-    assert await store.list_recoverable(limit=10) == []
+    assert await recoverable(store) == []
 
 
 async def test_notes_are_kept_in_the_jobs_history_and_change_nothing(store: StoreWithBus) -> None:

@@ -4,7 +4,19 @@
 
 from __future__ import annotations
 
-from plane.jobs import OTHER, ManualRuntime, dispatched, running, stepped, submitted
+from msgspec.structs import replace
+from plane.jobs import (
+    ACME,
+    LIVE,
+    OTHER,
+    ManualRuntime,
+    cancelling,
+    dispatched,
+    recoverable,
+    running,
+    stepped,
+    submitted,
+)
 from plane.store_fixtures import clock, store, url  # noqa: F401
 
 from holdfast.core.states import Event, State
@@ -56,23 +68,69 @@ async def test_in_hand_are_the_dispatched_and_the_running(store: StoreWithBus) -
     assert ended.worker == "w1"
 
 
+async def test_in_hand_of_several_workers_are_read_at_once_and_bare_if_nobody_wants_more(store: StoreWithBus) -> None:
+    large = b'"' + b"x" * 10_000 + b'"'
+    jobs = [
+        await dispatched(store, payload=large),
+        await running(store, worker="w2", fence=8),
+        await running(store, worker="w3", fence=9),
+    ]
+
+    assert await store.list_in_hand("w1", "w2", "nobody") == jobs[:2]
+    assert await store.list_in_hand("w1", "w2", bare=True) == [replace(job, payload=b"") for job in jobs[:2]]
+    assert await store.list_in_hand() == []
+
+
 async def test_recoverable_are_live_jobs_whose_time_has_come(store: StoreWithBus, clock: ManualRuntime) -> None:
     waiting = await dispatched(store, topic="quick")
     working = await running(store, topic="quick", fence=8)
     await stepped(store, await running(store, topic="quick", fence=9), Event.SUCCEED)
-    assert await store.list_recoverable(limit=10) == []
+    assert await recoverable(store) == []
 
     clock.advance(2.5)
-    assert await store.list_recoverable(limit=10) == [waiting]
+    assert await recoverable(store) == [waiting]
     clock.advance(10)
-    assert await store.list_recoverable(limit=10) == [waiting, working]
-    assert await store.list_recoverable(limit=1) == [waiting]
-    assert await store.list_recoverable(limit=10, after=waiting.id) == [working]
+    assert await recoverable(store) == [waiting, working]
+
+
+async def test_recoverable_are_listed_by_state_and_page_by_page(store: StoreWithBus, clock: ManualRuntime) -> None:
+    """Each once: also of those that have been waiting since the very same moment, and although others are in between."""
+    waiting = [await submitted(store, tenant=tenant) for tenant in (ACME, OTHER) for _ in range(4)]
+    asked = [await submitted(store, state=State.APPROVAL_REQUIRED, deadline=store.now() + 5) for _ in range(2)]
+    clock.advance(1)
+    sent = [await dispatched(store, fence=n) for n in range(3)]
+    working = [await running(store, worker=worker) for worker in ("w1", "w2")]
+    clock.advance(60 * 60)
+    of_state = {
+        (State.SCHEDULED,): waiting,
+        (State.APPROVAL_REQUIRED,): asked,
+        (State.DISPATCHED, State.RUNNING): [*sent, *working],
+        (State.APPROVAL_REQUIRED, State.DISPATCHED, State.RUNNING): [*asked, *sent, *working],
+        LIVE: [*waiting, *asked, *sent, *working],
+    }
+
+    for states, jobs in of_state.items():
+        for limit in (1, 3, 100):
+            assert await recoverable(store, *states, limit=limit) == jobs
+    assert await recoverable(store, State.PENDING) == []
+
+
+async def test_page_goes_on_where_the_last_one_ended_although_its_jobs_have_moved_on(
+    store: StoreWithBus, clock: ManualRuntime
+) -> None:
+    jobs = [await submitted(store) for _ in range(5)]
+    clock.advance(60)
+    first, after = await store.list_recoverable(states=[State.SCHEDULED], limit=2)
+    await store.apply([cancelling(store, job) for job in first])
+    second, after = await store.list_recoverable(states=[State.SCHEDULED], limit=10, after=after)
+
+    assert sorted(job.id for job in [*first, *second]) == [job.id for job in jobs]
+    assert after == ""
 
 
 async def test_deadline_makes_a_job_recoverable_wherever_it_stands(store: StoreWithBus, clock: ManualRuntime) -> None:
     job = await submitted(store, state=State.APPROVAL_REQUIRED, deadline=store.now() + 5)
-    assert await store.list_recoverable(limit=10) == []
+    assert await recoverable(store) == []
     clock.advance(5)
 
-    assert await store.list_recoverable(limit=10) == [job]
+    assert await recoverable(store) == [job]

@@ -8,7 +8,7 @@ import pytest
 from plane.jobs import ACME, OTHER, ManualRuntime, a_job, running, stepped, submitted
 from plane.store_fixtures import clock, store, url  # noqa: F401
 
-from holdfast.core.job import Job
+from holdfast.core.job import Job, JobId
 from holdfast.core.retention import NEVER, Limits
 from holdfast.core.states import EffectState, Event, State
 from holdfast.errors import NotFound
@@ -210,6 +210,26 @@ async def test_many_jobs_go_batch_by_batch_past_those_that_stay(store: StoreWith
 
     assert await store.find_jobs([job.id for job in gone]) == [None] * 120
     assert await store.find_jobs([job.id for job in kept]) == kept
+
+
+async def test_event_of_neither_a_job_nor_a_run_goes_by_its_age(store: StoreWithBus, clock: ManualRuntime) -> None:
+    """In several batches, if there are many; but never the newest of all."""
+    loose = [Note(ACME, JobId(""), "schedule.fired", {})] * 1100
+    of_a_run = Note(ACME, JobId(""), "run.started", {}, run="r")
+    await store.add_notes([*loose, of_a_run, Note(OTHER, JobId(""), "policy.published", {})])
+    await submitted(store)
+    clock.advance(10)
+    await store.add_notes([Note(ACME, JobId(""), "workflow.applied", {})])
+
+    for advance_s in (0, 10):  # it is too young; then it is old, but the newest
+        clock.advance(advance_s)
+        await pruned(store)
+        left = [event.kind for event in await store.list_events(after=0, limit=1200)]
+        assert left == ["run.started", "job.submitted", "workflow.applied"]
+    assert [await store.pruned_until(tenant) for tenant in (ACME, OTHER)] == [1100, 1102]
+    await submitted(store)
+    await pruned(store)
+    assert "workflow.applied" not in [event.kind for event in await store.list_events(after=0, limit=10)]
 
 
 async def test_pruned_job_does_not_exist(store: StoreWithBus, clock: ManualRuntime) -> None:

@@ -182,3 +182,18 @@ async def test_posts_that_have_ended_go_and_no_other_record_does(store: StoreWit
 
     assert await store.list_records(Kind.POST, ACME, limit=10) == [kept[0], young]
     assert [await store.get_record(record.kind, ACME, record.id) for record in kept] == kept
+
+
+async def test_record_written_anew_in_its_old_place_keeps_nothing_behind_it(
+    store: StoreWithBus, clock: ManualRuntime
+) -> None:
+    policy = await stored(store, kind=Kind.POLICY, state="active")
+    run, _ = await a_run(store)
+    await stored(store, kind=Kind.POST, parent="hook", state="delivered")
+    await submitted(store)
+    clock.advance(1)
+    await store.transact([Transaction(records=[replacing(policy, created_at=store.now())])])
+
+    assert await pruned(store) == 2
+    assert await left_of(store, run) == {}
+    assert await store.list_records(Kind.POST, ACME, limit=10) == []

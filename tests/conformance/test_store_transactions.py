@@ -113,7 +113,9 @@ async def test_an_end_that_its_run_hears_at_once_leaves_no_result(store: StoreWi
     assert await results(store) == [unheard.id]
 
 
-@pytest.mark.parametrize("fault", ["job", "no such job", "record", "no such record", "record is there", "key"])
+@pytest.mark.parametrize(
+    "fault", ["job", "no such job", "record", "no such record", "record is there", "record of a submission", "key"]
+)
 async def test_nothing_of_a_transaction_happens_if_one_part_cannot(store: StoreWithBus, fault: str) -> None:
     run, job, moved = await stored(store), await submitted(store), await submitted(store)
     moved_on = await stepped(store, moved, Event.CANCEL)
@@ -133,6 +135,9 @@ async def test_nothing_of_a_transaction_happens_if_one_part_cannot(store: StoreW
         records.append(replacing(a_record()))
     elif fault == "record is there":
         records.append(RecordChange(after=replace(run, version=1), replaces=0))
+    elif fault == "record of a submission":
+        stale = RecordChange(after=replace(run, version=6), replaces=5)
+        submissions.append(Submission(job=a_job(), key=None, digest="", records=[stale]))
     else:
         submissions.append(submission(a_job(), "used", "second"))
     note = Note(ACME, job.id, "attempt.refused", {})
@@ -218,7 +223,7 @@ async def test_records_and_notes_of_a_submission_are_written_once_with_the_new_j
 
     for _ in range(2):
         await store.submit([asked])
-        await store.transact([Transaction(submissions=[asked])])
+        assert await store.transact([Transaction(submissions=[asked])]) == [True]
 
     assert await store.list_records(Kind.APPROVAL, ACME, limit=10) == [card]
     assert [e.kind for e in await store.list_events(after=0, limit=10)] == ["job.submitted", "approval.requested"]

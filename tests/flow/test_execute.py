@@ -34,3 +34,19 @@ async def test_start_that_came_too_late_is_not_told_as_one(
         assert (await stage.job(lost.id)).state is State.SCHEDULED
     told = [record.__dict__["job_id"] for record in caplog.records if record.__dict__.get("event") == "job.started"]
     assert told == [kept.id]
+
+
+@on_virtual_time
+async def test_renewal_is_one_call_of_the_store_and_another_for_what_is_lost(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        jobs = [await stage.submit() for _ in range(2)]
+        for job in jobs:
+            await stage.dispatch(job, "w1")
+        kept, lost = await stage.claim("w1", limit=2)
+        await lose_attempts([lost], reason="worker-died", store=stage.inner, telemetry=stage.telemetry)
+        stage.store.calls.clear()
+
+        assert (await stage.renew(kept)).code == "ok"
+        assert stage.store.calls == {"renew_leases": 1}
+        assert (await stage.renew(lost)).code == "stale-fence"
+        assert stage.store.calls == {"renew_leases": 2, "find_jobs": 1, "add_notes": 1}

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import sys
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from holdfast.locks import LockClass, LossReason
+from holdfast.locks.classes import Classes
+from holdfast.locks.runtime import SYSTEM
 from locks.faults import Fault
 from locks.invariants import Told
 from locks.test_renewal import Work, memory
@@ -97,3 +103,39 @@ async def test_a_rule_that_cannot_work_changes_nothing(runtime: VirtualRuntime) 
             locks.rule("job", reason=" ", renewal_failures=2)
 
         assert locks.in_force("job") is job
+
+
+def test_a_class_is_as_the_rules_say_at_every_step_of_another_thread() -> None:
+    """The keeper's thread asks while callers do: here it comes in between any two steps of theirs."""
+    run = LockClass("run", ttl=30)
+    classes = Classes([run], runtime=SYSTEM, observer=Told())
+
+    def interrupted(at_step: int) -> tuple[LockClass, LockClass | None]:
+        """What the caller is told, and what the keeper is that comes in before this step; None if there is no such step."""
+        steps, seen = itertools.count(), None
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal seen
+            if frame.f_code.co_name != "_ruled":
+                return None
+            frame.f_trace_opcodes = True
+            if event == "opcode" and next(steps) == at_step:
+                seen = classes.get("run")
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            return classes.get("run"), seen
+        finally:
+            sys.settrace(before)
+
+    for step in itertools.count():
+        failures = 1 + step % 2
+        classes.rule("run", reason="r", renewal_failures=failures)
+        caller, keeper = interrupted(step)
+        assert caller.renewal_failures == failures
+        if keeper is None:
+            break
+        assert keeper.renewal_failures == failures
+    assert step > 10

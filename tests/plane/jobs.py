@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from holdfast.core.effect import Effect
 from holdfast.core.job import Job, JobId, Tenant, step
 from holdfast.core.record import Kind, Record
-from holdfast.core.states import EffectState, Event, Risk, State
+from holdfast.core.states import TERMINAL, EffectState, Event, Risk, State
 from holdfast.locks.runtime import SystemRuntime
 from holdfast.ports import Change, RecordChange, Store, Submission, Transaction
 
 ACME = Tenant("acme")
 OTHER = Tenant("other")
+LIVE = tuple(state for state in State if state not in TERMINAL)
 
 _numbers = itertools.count(1)
 
@@ -130,6 +131,15 @@ async def dispatched(store: Store, worker: str = "w1", fence: int = 7, **changes
 async def running(store: Store, worker: str = "w1", fence: int = 7, **changes: Any) -> Job:
     waiting = await dispatched(store, worker, fence, **changes)
     return await stepped(store, waiting, Event.START, attempts=waiting.attempts + 1, lease_until=store.now() + 30)
+
+
+async def recoverable(store: Store, *states: State, limit: int = 100) -> list[Job]:
+    """All pages, by id."""
+    found, after = await store.list_recoverable(states=states or LIVE, limit=limit)
+    while after:
+        jobs, after = await store.list_recoverable(states=states or LIVE, limit=limit, after=after)
+        found += jobs
+    return sorted(found, key=lambda job: job.id)
 
 
 def a_record(**changes: Any) -> Record:

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager, contextmanager
 
 import servers
 
-from holdfast.buses.nats import TAKEN_S, NatsBus
+from holdfast.buses.embedded import TAKEN_S
+from holdfast.buses.nats import NatsBus
 from holdfast.buses.nats_options import parse
 from holdfast.locks.runtime import SYSTEM
 

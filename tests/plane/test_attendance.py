@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from flow.faulty_store import Fault
 from flow.stage import Replica, Stage, staged
 from locks.virtual import VirtualRuntime, on_virtual_time
 
@@ -131,6 +132,18 @@ async def test_worker_that_lost_its_lease_gets_nothing_until_it_speaks(runtime: 
         gateway.hello("w1")
         await asyncio.sleep(HEARTBEAT_S)
         assert (await stage.job(lost.id)).state is State.DISPATCHED
+
+
+@on_virtual_time
+async def test_process_ends_in_peace_although_the_store_is_away(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        attendance = attendance_of(stage, "scheduler")
+        await attendance.tick()
+        stage.store.fault("transact", Fault.FAIL)
+
+        await attendance.stop()
+
+        assert stage.store.rules[0].reached.is_set()
 
 
 @on_virtual_time

@@ -23,10 +23,13 @@ from holdfast.errors import Conflict, Invalid, StoreUnavailable
 from holdfast.locks.runtime import SYSTEM
 from holdfast.moving import export_store, import_store, migrate_store
 from holdfast.ports import Note, Snapshot
-from holdfast.stores import StoreWithBus, open_portable, open_store
+from holdfast.stores import StoreWithBus, open_portable, open_store, redis_dump, redis_portable
 from holdfast.stores.portable import Page
-from plane.jobs import ACME, ManualRuntime, submitted
+from holdfast.stores.redis_keys import Keys
+from holdfast.stores.redis_load import Ask
+from plane.jobs import ACME, ManualRuntime, dispatched, recoverable, submitted
 from plane.over_http import plane, say, submit, wait_ended, working
+from plane.redis_namespaces import client, named
 from plane.store_fixtures import FRESH, TIMEOUT_S, TOPICS
 from plane.test_stores_agree import EPOCH, Chance, answers, everything, prune
 
@@ -131,6 +134,19 @@ async def test_only_an_empty_store_is_filled(target: str, tmp_path: Path) -> Non
         assert await everything(store) == kept
 
 
+async def test_refused_import_changes_nothing_of_a_store_at_work(
+    target: str, clock: ManualRuntime, tmp_path: Path
+) -> None:
+    """Least of all when its jobs are looked at: that goes by the limits of its own topics."""
+    async with opened(target, clock) as store:
+        job = await dispatched(store, topic="quick")
+        with pytest.raises(Conflict):
+            await migrate_store(f"sqlite:///{tmp_path}/source.db", target, runtime=clock)
+        assert await recoverable(store) == []
+        clock.advance(3)
+        assert await recoverable(store) == [job]
+
+
 async def test_store_that_a_plane_works_on_is_not_moved_but_can_be_copied(target: str, tmp_path: Path) -> None:
     elsewhere = f"sqlite:///{tmp_path}/elsewhere.db"
     async with running_plane(Settings(store=target)) as at_work:
@@ -191,6 +207,29 @@ async def test_store_that_was_not_written_as_it_was_read_is_left_empty(target: s
         assert await store.count_jobs() == {}
 
 
+async def test_copy_of_a_plane_in_redis_is_of_one_moment_or_not_given_out(
+    running: dict[str, servers.Server | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has lost the turn may have read what others wrote; and the turn of another is left to it."""
+
+    async def overtaken(ask: Ask, keys: Keys) -> AsyncIterator[Page]:
+        await ask(("SET", keys.turn, "another"))
+        async for page in redis_dump.pages(ask, keys):
+            yield page
+
+    monkeypatch.setattr(redis_portable, "pages", overtaken)
+    monkeypatch.setattr(redis_portable, "RENEW_S", 0.0)
+    with FRESH["redis"](running) as url, client(url) as raw:
+        async with opened(url) as store:
+            await submitted(store)
+
+        with pytest.raises(StoreUnavailable, match="in one go"):
+            async for _ in open_portable(url, runtime=SYSTEM).dump(alone=False):
+                pytest.fail("not a page of it is given out")
+
+        assert (raw.get(named(url, "turn")), raw.ttl(named(url, "turn"))) == (b"another", -1)
+
+
 async def test_export_is_its_owner_s_and_replaces_nothing(tmp_path: Path) -> None:
     source, file = f"sqlite:///{tmp_path}/source.db", tmp_path / "plane.jsonl"
     async with opened(source) as store:
@@ -206,6 +245,24 @@ async def test_export_is_its_owner_s_and_replaces_nothing(tmp_path: Path) -> Non
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert file.read_bytes() == before
     assert {path.name for path in tmp_path.iterdir()} == {"plane.jsonl", "source.db", "source.db-writers"}
+
+
+async def test_file_that_was_made_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    source, file, other = f"sqlite:///{tmp_path}/source.db", tmp_path / "plane.jsonl", tmp_path / "other"
+    other.write_text("theirs")
+    (tmp_path / "plane.jsonl.part").symlink_to(other)
+    async with opened(source) as store:
+        await submitted(store)
+    before = {path.name for path in tmp_path.iterdir()}
+
+    def meanwhile(*_: object) -> None:
+        file.write_text("theirs")
+
+    with pytest.raises(Invalid, match="there already"):
+        await export_store(source, file, alone=True, runtime=SYSTEM, progress=meanwhile)
+
+    assert (file.read_text(), other.read_text()) == ("theirs", "theirs")
+    assert {path.name for path in tmp_path.iterdir()} == before | {"plane.jsonl"}
 
 
 async def test_plane_goes_on_where_it_was_stopped(server: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.buses import open_bus
+from holdfast.buses import inspect_bus, open_bus
 from holdfast.buses.nats_options import parse
 from holdfast.config import explain
 from holdfast.errors import Invalid
@@ -109,7 +109,7 @@ def test_command_refuses_a_bus_without_showing_its_password(url: str, tmp_path: 
     assert SECRET not in done.stdout + done.stderr
 
 
-async def test_server_without_jetstream_is_refused_at_the_start() -> None:
+async def test_server_without_jetstream_is_refused_at_the_start_and_told_by_the_doctor() -> None:
     with nats_running() as server:
         server.stop()
         conf = server.directory / "nats.conf"
@@ -119,6 +119,8 @@ async def test_server_without_jetstream_is_refused_at_the_start() -> None:
         with pytest.raises(Invalid, match="start it with -js"):
             async with nats_bus(server.url):
                 pass
+        with pytest.raises(Invalid, match="start it with -js"):
+            await inspect_bus(server.url, runtime=SYSTEM, timeout_s=20)
 
 
 async def test_tls_that_is_asked_for_is_not_done_without() -> None:

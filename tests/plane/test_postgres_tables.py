@@ -17,9 +17,10 @@ from holdfast.core.record import Kind
 from holdfast.core.states import Event, State
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import StoreUnavailable
-from holdfast.ports import JobFilter, Note, RecordChange, Transaction
+from holdfast.ports import JobFilter, Note, RecordChange, Submission, Transaction
+from holdfast.stores.ledger import REVIEW_MAX
 from holdfast.stores.server_clock import ServerClock
-from plane.jobs import ACME, a_record, new, running, sending, stepped, submitted
+from plane.jobs import ACME, a_job, a_record, new, recoverable, running, sending, stepped, submitted
 from plane.postgres_schemas import PLANES, admin, opened, several, url, value  # noqa: F401
 
 # -- tables ----------------------------------------------------------------------------------------
@@ -53,6 +54,7 @@ async def test_migrations_are_applied_once(url: str, admin: psycopg.AsyncConnect
 
 async def test_topics_that_have_changed_are_taken_over_for_jobs_that_are_there(url: str) -> None:
     async with opened(url) as store:
+        await store.submit([Submission(job=a_job(since=store.now()), key=None, digest="") for _ in range(REVIEW_MAX)])
         waiting = await submitted(store)
         change = sending(store, waiting)
         await store.apply([change])
@@ -60,7 +62,7 @@ async def test_topics_that_have_changed_are_taken_over_for_jobs_that_are_there(u
     async with opened(url, topics=eager) as store:
         await asyncio.sleep(0.01)
 
-        assert await store.list_recoverable(limit=10) == [change.after]
+        assert await recoverable(store) == [change.after]
 
 
 async def test_finished_jobs_cost_the_living_nothing(url: str, admin: psycopg.AsyncConnection[Any]) -> None:
@@ -76,7 +78,7 @@ async def test_finished_jobs_cost_the_living_nothing(url: str, admin: psycopg.As
         before = await value(admin, _ROWS_READ)
         for _ in range(10):
             assert await store.list_dispatchable(limit=100) == [job]
-            assert await store.list_recoverable(limit=100) == []
+            assert await recoverable(store) == []
             assert await store.list_in_hand("w1") == []
             assert await store.count_active() == {}
             assert await store.count_topics() == {(ACME, job.topic): 1}
@@ -86,7 +88,7 @@ async def test_finished_jobs_cost_the_living_nothing(url: str, admin: psycopg.As
                 assert await store.list_session(ACME, "s") == ([working] if session else [])
                 await store.prepare_effect(working.id, 7, "charge", idempotent=True)
                 await store.commit_effect(working.id, 7, "charge", None)
-                await store.renew_leases([(working.id, 7, 30.0)])
+                await store.renew_leases([(working.id, 7)])
                 working = await store.get_job(ACME, working.id)
                 await stepped(store, working, Event.FAIL, dead_letter="x")
     await admin.execute("SELECT pg_stat_force_next_flush()")

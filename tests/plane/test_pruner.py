@@ -106,7 +106,7 @@ async def test_replay_submitted_between_looking_and_removing_keeps_its_family(tm
     limits = Limits(store.now(), store.now())
     await submitted(store)
     found = await store._scan(lambda reads: retention.find(reads, limits, 0))
-    assert [origin.id for origin in found.origins] == [first.id]
+    assert [origin.id for origin in found.going] == [first.id]
     await submitted(store, replay_of=first.id)
 
     batch = await store._write(lambda ledger: retention.prune(ledger, found, limits))

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,7 +25,7 @@ from holdfast.locks.runtime import SYSTEM
 from holdfast.ports import Accepted, Change, Delivery, JobFilter, Note, RecordChange, Submission
 from holdfast.stores import StoreWithBus, open_store
 from holdfast.stores.redis_link import SETTLE, WRITE
-from plane.jobs import ACME, a_job, a_record, dispatched, new, running, sending, stepped, stored, submitted
+from plane.jobs import ACME, a_job, a_record, dispatched, new, recoverable, running, sending, stepped, stored, submitted
 from plane.redis_namespaces import named, opened, raw, url  # noqa: F401
 
 
@@ -348,6 +349,19 @@ async def test_nothing_is_left_of_what_was_pruned(url: str, raw: redis.Redis) ->
         assert sum(name.startswith("history:") for name in left) == 1
 
 
+async def test_renewals_are_no_news_to_other_planes(url: str, raw: redis.Redis) -> None:
+    async with opened(url) as store:
+        job = await running(store)
+        with raw.pubsub() as other:  # type: ignore[no-untyped-call]
+            other.subscribe(named(url, "news"))
+            other.get_message(timeout=20)  # that it listens
+            await store.renew_leases([(job.id, job.fence)])
+            await store.add_notes([Note(ACME, job.id, "attempt.refused", {})])
+            word: Any = other.get_message(timeout=20)
+        _, last, _ = json.loads(word["data"])
+        assert last == (await store.list_events(after=0, limit=100))[-1].number
+
+
 async def test_hot_path_never_walks_through_all_keys(url: str) -> None:
     server = servers.redis_server().start()
     try:
@@ -355,7 +369,7 @@ async def test_hot_path_never_walks_through_all_keys(url: str) -> None:
             await ended(store)
             await store.transact([new(a_record())])
             await store.list_dispatchable(limit=10)
-            await store.list_recoverable(limit=10)
+            await recoverable(store)
             await store.list_due(Kind.RUN, limit=10)
         with redis.Redis(port=server.port) as admin:
             used = {name.removeprefix("cmdstat_") for name in admin.info("commandstats")}
@@ -368,9 +382,9 @@ async def test_hot_path_never_walks_through_all_keys(url: str) -> None:
 async def test_limits_of_topics_are_worked_out_anew_when_they_have_changed(url: str) -> None:
     async with opened(url) as store:
         job = await dispatched(store)
-        assert await store.list_recoverable(limit=10) == []
+        assert await recoverable(store) == []
 
     impatient = Topics((Topic(name="*", dispatch_timeout_s=0.001),))
     async with opened(url, topics=impatient) as store:
         await asyncio.sleep(0.01)
-        assert await store.list_recoverable(limit=10) == [job]
+        assert await recoverable(store) == [job]

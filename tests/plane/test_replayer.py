@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import cast
 
 import pytest
 from flow.stage import ACME, Stage, staged
 from locks.virtual import VirtualRuntime, on_virtual_time
 
+from holdfast import replayer
 from holdfast.core.job import Job, JobId
 from holdfast.core.recovery import SCHEDULED_STALE_S
 from holdfast.core.states import State
@@ -64,7 +66,30 @@ async def test_orphan_behind_a_stuck_head_is_reached_in_bounded_batches(runtime:
         await replayer_of(stage, []).tick()
 
         assert (await stage.job(orphan.id)).state is State.SCHEDULED
-        assert stage.store.calls["list_recoverable"] == 3
+        assert stage.store.calls["list_recoverable"] == 1 + 3
+
+
+@on_virtual_time
+async def test_long_queue_is_walked_past_over_several_ticks_and_counted_once(
+    runtime: VirtualRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replayer, "PAGES", 1)
+    async with staged(runtime) as stage:
+        order = Order(tenant=ACME, topic="nobody.serves-this", payload=b"{}", labels={})
+        queue = [replace(order, timeout_s=15.0 if n == 2 * BATCH else None) for n in range(2 * BATCH + 1)]
+        await stage.submitter.submit(queue)
+        await asyncio.sleep(SCHEDULED_STALE_S + 5)
+        service = replayer_of(stage, [])
+        counted = []
+        for _ in range(6):
+            stage.store.calls.clear()
+            await service.tick()
+            assert stage.store.calls["list_recoverable"] == 2, "one page of each state"
+            counted.append(stage.counted("jobs_orphan_replayed"))
+
+        assert counted[0] < counted[1] <= counted[2] == counted[-1] == 2 * BATCH, "by the first of two walks"
+        assert stage.telemetry.registry.get_sample_value("holdfast_jobs_stale", {"state": "SCHEDULED"}) == 2 * BATCH
+        assert await stage.inner.count_jobs() == {(ACME, State.SCHEDULED): 2 * BATCH}, "one had a deadline"
 
 
 @pytest.mark.parametrize("state", [State.PENDING, State.SCHEDULED, State.DISPATCHED, State.RUNNING])

@@ -85,6 +85,24 @@ async def test_warm_start_knows_workers_and_revives_none(runtime: VirtualRuntime
 
 
 @on_virtual_time
+async def test_roll_call_is_one_read_and_silent_workers_with_empty_hands_cost_none(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        for n in range(5):
+            stage.hello(f"w{n}")
+        job = await stage.submit()
+        await stage.dispatch(job, "w1")
+        await stage.roll_call.tick()
+        assert stage.store.calls["list_in_hand"] == 1
+
+        await asyncio.sleep(SILENT_S)
+        for reads in (2, 2):  # the second time nobody has anything any more
+            await stage.reconciler.tick()
+            assert stage.store.calls["list_in_hand"] == reads
+            assert (await stage.job(job.id)).state is State.SCHEDULED
+            stage.roll_call.heard(await stage.inner.list_events(after=0, limit=10))
+
+
+@on_virtual_time
 async def test_jobs_that_nobody_can_take_do_not_starve_those_behind_them(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
         stage.hello("w1", slots=2, topics=["mail.*"])
@@ -105,6 +123,7 @@ async def test_overdue_jobs_behind_many_that_cannot_be_helped_are_reached(runtim
         await asyncio.sleep(31)
         await stage.reconciler.tick()
         assert (await stage.job(late.id)).state is State.SCHEDULED
+        assert stage.store.calls["list_recoverable"] == 1, "however many wait for a worker"
 
 
 @on_virtual_time

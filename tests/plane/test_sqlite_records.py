@@ -175,15 +175,16 @@ async def test_no_write_of_records_or_sessions_walks_through_a_table(tmp_path: P
 async def test_lists_of_records_go_by_an_index(tmp_path: Path) -> None:
     store = made(tmp_path / "plane.db")
     await store.open()
-    reader = store._reader
+    reader, scanner = store._reader, store._scanner
     assert reader is not None
+    assert scanner is not None
     seen: dict[str, Any] = {}
 
     def trace(cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
         seen[sql] = bindings
         return True
 
-    reader.exec_trace = trace
+    reader.exec_trace = scanner.exec_trace = trace
     for kind in Kind:
         await store.list_records(kind, ACME, limit=5)
         await store.list_records(kind, ACME, parent="p", limit=5)

@@ -19,10 +19,11 @@ from holdfast.locks import LockClass, Locks
 from holdfast.locks.runtime import SYSTEM, Runtime
 from holdfast.ports import Accepted, Note, Submission
 from holdfast.stores import StoreWithBus, open_store
+from holdfast.stores.ledger import REVIEW_MAX
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite_file import PLANE_VERSION
 from holdfast.stores.sqlite_reads import Reads
-from plane.jobs import ACME, ManualRuntime, a_job, dispatched, running, stepped, submitted
+from plane.jobs import ACME, ManualRuntime, a_job, dispatched, recoverable, running, stepped, submitted
 
 
 def made(path: Path, runtime: Runtime = SYSTEM, topics: Topics | None = None) -> StoreWithBus:
@@ -137,14 +138,16 @@ async def test_new_limits_of_a_topic_hold_for_jobs_that_are_there(tmp_path: Path
     path, clock = tmp_path / "plane.db", ManualRuntime()
     store = made(path, clock)
     await store.open()
+    others = [a_job(since=store.now(), not_before=store.now() + 60) for _ in range(REVIEW_MAX)]
+    await store.submit([Submission(job=later, key=None, digest="") for later in others])
     job = await dispatched(store, topic="slow")
     clock.advance(20)
-    assert await store.list_recoverable(limit=10) == []
+    assert await recoverable(store) == []
     await store.close()
 
     stricter = made(path, clock, Topics((Topic(name="slow", dispatch_timeout_s=10.0),)))
     await stricter.open()
-    assert await stricter.list_recoverable(limit=10) == [job]
+    assert await recoverable(stricter) == [job]
     await stricter.close()
 
 
@@ -165,7 +168,7 @@ async def test_no_write_walks_through_a_table(tmp_path: Path) -> None:
     job = await running(store)
     await store.submit([Submission(job=a_job(payload=b"x" * 9000), key="k", digest="")])
     await store.prepare_effect(job.id, job.fence, "charge", idempotent=False)
-    [job] = [kept for kept in await store.renew_leases([(job.id, job.fence, 30.0)]) if kept is not None]
+    [job] = [kept for kept in await store.renew_leases([(job.id, job.fence)]) if kept is not None]
     await stepped(store, job, Event.FAIL, dead_letter="x")
     await store.add_notes([Note(ACME, job.id, "attempt.refused", {})])
     await store.resolve_effect(ACME, job.id, "charge", state=EffectState.ABSENT, result=None, note="")
@@ -180,6 +183,26 @@ async def test_no_write_walks_through_a_table(tmp_path: Path) -> None:
 
     assert len(plans) >= 10
     assert [sql for sql, plan in plans.items() if any(step.startswith("SCAN holdfast_") for step in plan)] == []
+
+
+async def test_session_of_any_length_is_read_beside_the_loop(tmp_path: Path) -> None:
+    store = made(tmp_path / "plane.db")
+    assert isinstance(store, SqliteStore)
+    await store.open()
+    job = await submitted(store, session="s")
+    assert store._scanner is not None
+    asked_by: set[int] = set()
+
+    def trace(*_: object) -> bool:
+        asked_by.add(threading.get_ident())
+        return True
+
+    store._scanner.exec_trace = trace
+    assert await store.list_session(ACME, "s") == [job]
+    await store.close()
+
+    assert asked_by
+    assert threading.get_ident() not in asked_by
 
 
 async def test_locks_and_jobs_of_a_process_share_one_writer(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from holdfast.ports import (
     Transaction,
 )
 from holdfast.stores import StoreWithBus, open_store
-from plane.jobs import ACME, OTHER, ManualRuntime, a_job, a_record, removing, replacing
+from plane.jobs import ACME, OTHER, ManualRuntime, a_job, a_record, recoverable, removing, replacing
 from plane.redis_namespaces import client, named
 from plane.store_fixtures import FRESH, TIMEOUT_S, TOPICS
 
@@ -160,7 +160,7 @@ class Chance:
 
     def _renew(self) -> Command:
         job = self._job()
-        leases = [(job.id, job.fence - self._pick(0, 0, 1), 30.0)]
+        leases = [(job.id, job.fence - self._pick(0, 0, 1))]
         return lambda store: store.renew_leases(leases)
 
     def _note(self) -> Command:
@@ -233,7 +233,7 @@ async def everything(store: StoreWithBus) -> dict[str, Any]:
         "events": await store.list_events(after=0, limit=99_999),
         "dispatchable": [await store.list_dispatchable(limit=limit) for limit in (2, 3, 100)],
         "without": await store.list_dispatchable(limit=5, except_topics=["quick"], except_keys=["k"]),
-        "recoverable": await store.list_recoverable(limit=100),
+        "recoverable": await recoverable(store),
         "in hand": [await store.list_in_hand(worker) for worker in WORKERS],
         "deliveries": [await store.list_deliveries(worker, limit=100) for worker in WORKERS],
         "sessions": [await store.list_session(tenant, session) for tenant in (ACME, OTHER) for session in "st"],

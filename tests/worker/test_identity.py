@@ -49,6 +49,7 @@ def test_another_process_with_the_same_number_is_no_proof_of_life() -> None:
     "elsewhere",
     [
         {"host": "other-host"},
+        {"boot_id": "00000000-0000"},  # a machine of the same image
         {"started_at": "1-4026530000"},  # a container beside this one
     ],
 )

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 
+from holdfast.buses.embedded import TAKEN_S
 from holdfast.errors import BusUnavailable
 from holdfast.ports import Delivery
-
-TAKEN_S = 5.0
-"""What was taken and not settled comes again after this long."""
 
 
 class Fault(StrEnum):

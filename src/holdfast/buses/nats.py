@@ -22,6 +22,7 @@ from nats.js import JetStreamContext
 from nats.js.api import Header
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
+from holdfast.buses.embedded import TAKEN_S
 from holdfast.buses.nats_link import Link
 from holdfast.buses.nats_options import Options, parse
 from holdfast.buses.nats_stream import (
@@ -40,8 +41,6 @@ from holdfast.ports import Delivery
 logger = logging.getLogger("holdfast")
 
 TIMEOUT_S = 2.0
-TAKEN_S = 5.0
-"""What was taken and not settled comes again after this long."""
 GIVEN_MAX = 20
 """A delivery that was given out so often and never settled is dropped. No job is lost by it: its dispatch timeout
 gives it to somebody else, and the store keeps the dead letter of one that nobody ever starts."""

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from nats.aio.client import Client
+from nats.errors import NoRespondersError
 
 from holdfast.buses.nats_link import Link
 from holdfast.buses.nats_options import Options, parse
-from holdfast.buses.nats_stream import STREAM
+from holdfast.buses.nats_stream import STREAM, no_jetstream
 from holdfast.core.inspection import Aspect, Fact, Inspection, Replicas, Sync
 from holdfast.errors import BusUnavailable
 
@@ -26,7 +27,10 @@ async def inspect(url: str, *, runtime: Runtime, timeout_s: float) -> Inspection
 
     async def ask(client: Client) -> None:
         servers.append(str(client.connected_server_version))
-        reply = await client.request(f"$JS.API.STREAM.INFO.{STREAM}", b"", timeout=timeout_s)
+        try:
+            reply = await client.request(f"$JS.API.STREAM.INFO.{STREAM}", b"", timeout=timeout_s)
+        except NoRespondersError as error:
+            raise no_jetstream() from error
         answers.append(msgspec.json.decode(reply.data))
 
     link = Link(options, established=ask, lost=lambda: None, runtime=runtime, timeout_s=timeout_s)

@@ -73,9 +73,13 @@ async def ensure_stream(js: JetStreamContext, *, replicas: int) -> None:
     except ServiceUnavailableError as error:
         if error.err_code not in NO_JETSTREAM:
             raise  # it is being started, or has no leader
-        raise Invalid("NATS has no JetStream for this account: start it with -js, or enable it") from error
+        raise no_jetstream() from error
     if found.retention != api.RetentionPolicy.WORK_QUEUE or found.subjects != wanted.subjects:
         raise Invalid(f"the stream {STREAM} is not one that holdfast made: remove it, or use another account")
+
+
+def no_jetstream() -> Invalid:
+    return Invalid("NATS has no JetStream for this account: start it with -js, or enable it")
 
 
 async def ensure_consumer(js: JetStreamContext, worker: str, *, taken_s: float) -> None:

@@ -28,6 +28,9 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     """Who resolved it, and why."""
 
 
+UNSETTLED = (EffectState.PREPARED, EffectState.UNKNOWN)
+"""The states of an effect of which nobody knows, or not yet, whether it happened."""
+
 EffectPlace = tuple[float, JobId, str]
 """Where an effect stands in a list: when it was prepared, of which job, and its key."""
 

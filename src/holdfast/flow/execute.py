@@ -54,15 +54,13 @@ async def claim(
     return claimed
 
 
-async def claim_again(
-    worker: str, holding: Collection[Attempt], *, store: Store, topics: Topics, telemetry: Telemetry
-) -> list[Job]:
+async def claim_again(worker: str, holding: Collection[Attempt], *, store: Store, telemetry: Telemetry) -> list[Job]:
     """What runs on the worker by the plane's books and not by its own: the answer to a claim was lost.
     The same attempts, with a lease that begins now."""
     held = frozenset(holding)
     running = [job for job in await store.list_in_hand(worker) if job.state is State.RUNNING]
     missed = [ref for job in running if (ref := Attempt(job.id, job.fence)) not in held]
-    standings = await renew_attempts(missed, store=store, topics=topics, telemetry=telemetry)
+    standings = await renew_attempts(missed, store=store, telemetry=telemetry)
     return [standing.job for standing in standings if standing.job is not None]
 
 
@@ -115,28 +113,26 @@ async def _start(jobs: Sequence[Job], *, store: Store, topics: Topics, telemetry
     return standings
 
 
-async def renew_attempts(
-    attempts: Sequence[Attempt], *, store: Store, topics: Topics, telemetry: Telemetry
-) -> list[Standing]:
+async def renew_attempts(attempts: Sequence[Attempt], *, store: Store, telemetry: Telemetry) -> list[Standing]:
     """Extend the leases. A `job.cancel_requested` in the answer tells the worker to stop that one."""
     if not attempts:
         return []
-    jobs = await store.find_jobs([a.job_id for a in attempts])
-    leases = [
-        (a.job_id, a.fence, topics.get(job.topic).lease_s if job else 0.0)
-        for a, job in zip(attempts, jobs, strict=True)
-    ]
+    renewed = await store.renew_leases(attempts)
+    # What could not be renewed is looked at; the others, which are nearly all, were read by the store alone.
+    lost = [attempt for attempt, kept in zip(attempts, renewed, strict=True) if kept is None]
+    found = dict(zip(lost, await store.find_jobs([a.job_id for a in lost]), strict=True)) if lost else {}
     standings: list[Standing] = []
-    for attempt, job, kept in zip(attempts, jobs, await store.renew_leases(leases), strict=True):
+    for attempt, kept in zip(attempts, renewed, strict=True):
+        job = kept or found[attempt]
         if job is None:
             standings.append(Standing(attempt.job_id, None, "not-found"))
-        elif kept is None and job.is_terminal and job.fence == attempt.fence:
+        elif kept is not None:
+            standings.append(Standing(job.id, kept))
+        elif job.is_terminal and job.fence == attempt.fence:
             # As a rule on its own word, which overtook this renewal: nothing to be alarmed about.
             standings.append(Standing(job.id, None, "stale-fence", job.fence))
-        elif kept is None:
-            standings.append(await refuse(job, attempt.fence, "renewal", store=store, telemetry=telemetry))
         else:
-            standings.append(Standing(job.id, kept))
+            standings.append(await refuse(job, attempt.fence, "renewal", store=store, telemetry=telemetry))
     return standings
 
 

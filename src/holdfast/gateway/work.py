@@ -87,7 +87,7 @@ async def _claim(plane: Plane, wanted: api.Claim) -> list[Job]:
     store, topics, telemetry = plane.store, plane.topics, plane.telemetry
     if wanted.holding is not None:
         held = _attempts(wanted.holding)
-        missed = await execute.claim_again(wanted.worker, held, store=store, topics=topics, telemetry=telemetry)
+        missed = await execute.claim_again(wanted.worker, held, store=store, telemetry=telemetry)
         if missed:
             return missed
     return await execute.claim(
@@ -145,9 +145,7 @@ async def renew_work(desk: Desk, call: Call) -> Answer:
     wanted: api.RenewWork = call.body
     # Leases first: they are judged by their fences, whether or not the plane knows the worker again yet.
     attempts = _attempts(wanted.attempts)
-    standings = await execute.renew_attempts(
-        attempts, store=plane.store, topics=plane.topics, telemetry=plane.telemetry
-    )
+    standings = await execute.renew_attempts(attempts, store=plane.store, telemetry=plane.telemetry)
     plane.registry.seen(wanted.worker, now=plane.store.now())
     return Answer(api.Standings(attempts=[standing_view(standing) for standing in standings]))
 

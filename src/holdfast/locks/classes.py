@@ -119,18 +119,20 @@ class Classes:
                 self._revision += 1
                 self._observer.policy_changed(base, reason="the rule has run out", for_s=None)
             return base
-        if rule.base is not base:
-            rule.base, rule.changed = base, base.with_policy(**rule.settings)
-        return rule.changed
+        made = rule.made
+        if made is None or made[0] is not base:
+            # Both in one assignment: the keeper's thread may come here at the same moment.
+            made = rule.made = base, base.with_policy(**rule.settings)
+        return made[1]
 
 
 class _Rule:
     """Settings for a while, and what they make of a class: worked out once."""
 
-    __slots__ = ("base", "changed", "settings", "until")
+    __slots__ = ("made", "settings", "until")
 
     def __init__(self, settings: dict[str, object], until: float | None) -> None:
         self.settings = settings
         self.until = until
-        self.base: LockClass | None = None
-        self.changed: LockClass
+        self.made: tuple[LockClass, LockClass] | None = None
+        """From which class, and what."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import random
 import socket
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 
@@ -117,13 +119,13 @@ def fork_generation() -> int:
 
 
 def default_holder() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
+    return f"{_place()}:{os.getpid()}"
 
 
 def is_gone(holder: str) -> bool:
     """Whether a `default_holder` is known to run no more. In doubt it is not: then its leases run out by themselves."""
-    host, _, pid = holder.rpartition(":")
-    if host != socket.gethostname() or not pid.isdigit():
+    place, _, pid = holder.rpartition(":")
+    if place != _place() or not pid.isdigit():
         return False
     try:
         os.kill(int(pid), 0)
@@ -136,3 +138,19 @@ def is_gone(holder: str) -> bool:
             return stat.read().rpartition(")")[2].split()[0] in "ZX"  # dead, and not yet reaped by its parent
     except OSError:
         return False
+
+
+def _place() -> str:
+    """Where a process id is one process's and nobody else's. A host's name does not say so: machines may share it, and
+    containers of one machine, each with process ids of its own."""
+    where = hashlib.sha256(f"{SYSTEM.boot_id()} {_pid_namespace()}".encode()).hexdigest()[:8]
+    return f"{socket.gethostname()}.{where}"
+
+
+def _pid_namespace() -> str:
+    if sys.platform != "linux":
+        return ""  # there is but one
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return SYSTEM.token()  # unknown, so nobody is known to be in the same

@@ -18,6 +18,7 @@ from holdfast.ports.words import (
     JobFilter,
     KeyReused,
     Note,
+    Overdue,
     Pruned,
     RecordChange,
     Snapshot,
@@ -73,14 +74,16 @@ class Store(Protocol):
         oldest, whatever its priority."""
 
     async def list_session(self, tenant: Tenant, session: str) -> list[Job]:
-        """The live jobs of a session, in order of id."""
+        """All live jobs of a session, however many, in order of id: who interrupts it stops every one."""
 
-    async def list_in_hand(self, worker: str) -> list[Job]:
-        """The jobs that are DISPATCHED to the worker or RUNNING on it."""
+    async def list_in_hand(self, *workers: str, bare: bool = False) -> list[Job]:
+        """The jobs that are DISPATCHED to one of these workers or RUNNING there, in order of id. `bare`: with empty
+        payloads, which are not even read."""
 
-    async def list_recoverable(self, *, limit: int, after: JobId | None = None) -> list[Job]:
-        """Live jobs that may need recovery: their `recovery.next_look` has come. In order of id;
-        `after` is the last id of the page before."""
+    async def list_recoverable(self, *, states: Collection[State], limit: int, after: str = "") -> Overdue:
+        """Live jobs in these states that may need recovery: their `recovery.next_look` has come. Page by page, in an
+        order of the store's own; `after` is where the page before ended. What a page costs does not grow with the
+        jobs before it, nor with those in other states. Who changes meanwhile may be missed until pages begin anew."""
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         """Replace each job if the store still has `before`'s version. One answer per change: False,
@@ -93,8 +96,9 @@ class Store(Protocol):
         a job (`PARKED_UNTIL`) leaves it dispatchable if none of its effects awaits a person any more.
         """
 
-    async def renew_leases(self, leases: Sequence[tuple[JobId, int, float]]) -> list[Job | None]:
-        """(job, fence, lease seconds): extend where RUNNING under that fence; else None. Goes first in its batch."""
+    async def renew_leases(self, leases: Sequence[tuple[JobId, int]]) -> list[Job | None]:
+        """(job, fence): extend by the lease of the job's topic, where RUNNING under that fence; else None. Goes first in its
+        batch."""
 
     async def add_notes(self, notes: Sequence[Note]) -> None: ...
 
@@ -235,7 +239,8 @@ class Store(Protocol):
 
         A job of a run that is there goes only with its run: when the run has ended and all of its jobs may
         go, all go, with every record whose parent the run is. Approvals go with their job or run, posts
-        that have ended by themselves (`core.record.ENDED`).
+        that have ended by themselves (`core.record.ENDED`), and so do events that are neither of a job nor
+        of a run, when they are as old.
         """
 
     async def pruned_until(self, tenant: Tenant | None = None) -> int:

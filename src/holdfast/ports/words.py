@@ -51,8 +51,8 @@ class Submission:
     alone: bool = False
     """Only in `transact`: not to be stored while its `session` has another live job that nobody has asked to stop."""
     records: Sequence[RecordChange] = ()
-    """Written with the job if it is new; a submission that repeats one leaves them alone. They are new ones, but
-    for `replay_dead_letter`."""
+    """Written with the job if it is new; a submission that repeats one leaves them alone. In `submit` they are new ones;
+    elsewhere each is to be at the version it names."""
     notes: Sequence[Note] = ()
     """Likewise."""
 
@@ -150,6 +150,14 @@ class Snapshot(NamedTuple):
     seq: int
     at: float
     workers: bytes
+
+
+class Overdue(NamedTuple):
+    """A page of jobs that may need recovery."""
+
+    jobs: list[Job]
+    after: str
+    """Where the next page begins; empty: there is none."""
 
 
 class Pruned(NamedTuple):

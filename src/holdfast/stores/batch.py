@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from holdfast.core.effect import Effect
+from holdfast.core.effect import UNSETTLED, Effect
 from holdfast.core.job import PARKED_UNTIL, Job, JobId, Tenant
 from holdfast.core.record import Kind, Record
 from holdfast.core.states import TERMINAL, EffectState, State
@@ -22,7 +22,6 @@ from holdfast.stores.ledger import Ledger
 from holdfast.stores.rows import is_bounded_anew
 
 AT_WORK = (State.DISPATCHED, State.RUNNING)
-_OPEN = (EffectState.UNKNOWN, EffectState.PREPARED)
 
 RecordPlace = tuple[str, str, str]
 """(kind, tenant, id)"""
@@ -227,7 +226,7 @@ class BatchLedger(Ledger):
         self.written_effects.add((effect.job_id, effect.key))
 
     def has_open_effects(self, origin: JobId) -> bool:
-        return any(effect.state in _OPEN for effect in self.effects.get(origin, {}).values())
+        return any(effect.state in UNSETTLED for effect in self.effects.get(origin, {}).values())
 
     def leave_effects_unknown(self, origin: JobId) -> list[tuple[str, int]]:
         left = [e for e in self.effects.get(origin, {}).values() if e.state is EffectState.PREPARED]

@@ -25,6 +25,7 @@ from holdfast.ports import (
     JobFilter,
     KeyReused,
     Note,
+    Overdue,
     Pruned,
     RecordChange,
     Snapshot,
@@ -33,7 +34,8 @@ from holdfast.ports import (
 )
 from holdfast.stores import effects
 from holdfast.stores.batch import BatchLedger, Needs
-from holdfast.stores.place import Place, Without
+from holdfast.stores.dispatchable import without
+from holdfast.stores.place import Place
 from holdfast.stores.transactions import transact
 
 T = TypeVar("T")
@@ -85,17 +87,17 @@ class BatchStore:
         except_tenants: Collection[Tenant] = (),
         except_keys: Collection[str] = (),
     ) -> list[Job]:
-        without = Without(sorted(except_topics), sorted(except_tenants), sorted(except_keys))
-        return await self._place.reads.list_dispatchable(self.now(), limit, without)
+        left_out = without(except_topics, except_tenants, except_keys)
+        return await self._place.reads.list_dispatchable(self.now(), limit, left_out)
 
-    async def list_in_hand(self, worker: str) -> list[Job]:
-        return await self._place.reads.list_in_hand(worker)
+    async def list_in_hand(self, *workers: str, bare: bool = False) -> list[Job]:
+        return await self._place.reads.list_in_hand(workers, bare=bare)
 
     async def list_session(self, tenant: Tenant, session: str) -> list[Job]:
         return await self._place.reads.list_session(tenant, session)
 
-    async def list_recoverable(self, *, limit: int, after: JobId | None = None) -> list[Job]:
-        return await self._place.reads.list_recoverable(self.now(), limit, after)
+    async def list_recoverable(self, *, states: Collection[State], limit: int, after: str = "") -> Overdue:
+        return await self._place.reads.list_recoverable(self.now(), states, limit, after)
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         return await self._write(
@@ -104,9 +106,9 @@ class BatchStore:
             size=len(changes),
         )
 
-    async def renew_leases(self, leases: Sequence[tuple[JobId, int, float]]) -> list[Job | None]:
+    async def renew_leases(self, leases: Sequence[tuple[JobId, int]]) -> list[Job | None]:
         return await self._write(
-            lambda needs: needs.jobs.update(job_id for job_id, _, _ in leases),
+            lambda needs: needs.jobs.update(job_id for job_id, _ in leases),
             lambda ledger: ledger.renew_leases(leases, self._topic_of),
             size=len(leases),
             urgent=True,

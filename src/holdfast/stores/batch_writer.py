@@ -104,20 +104,22 @@ class BatchWriter:
             self._task = None
 
     def _take(self) -> list[Call]:
-        now = asyncio.get_running_loop().time()
         taken: list[Call] = []
         size = 0
         for lane in (self._urgent, self._calls):
             while lane and size < self._batch_max:
-                call = lane.popleft()
-                size += call.size
-                if call.deadline <= now:
-                    self._fail([call], lambda: self._away("no answer in time"))
-                elif not call.done.done():  # else whoever asked has gone
-                    taken.append(call)
+                taken.append(lane.popleft())
+                size += taken[-1].size
         return taken
 
+    def _still_wanted(self, calls: list[Call]) -> list[Call]:
+        """Those that are not too late, and that nobody has gone away from."""
+        now = asyncio.get_running_loop().time()
+        self._fail([call for call in calls if call.deadline <= now], lambda: self._away("no answer in time"))
+        return [call for call in calls if not call.done.done()]
+
     async def _write(self, calls: list[Call]) -> None:
+        calls = self._still_wanted(calls)
         if not calls:
             return
         batches = self._batches
@@ -129,7 +131,11 @@ class BatchWriter:
         except Exception as failure:  # noqa: BLE001  (whatever it is, it is one caller's: the others are to be served)
             why = failure
             if len(calls) > 1 and not batches.is_everybodys(failure):
-                await self._write_one_by_one(calls)
+                # One of them cannot be stored, and spoilt it for all. Nothing was applied. It is looked for by halves, so that
+                # most of the others still share a batch.
+                middle = len(calls) // 2
+                await self._write(calls[:middle])
+                await self._write(calls[middle:])
             else:
                 self._fail(calls, lambda: batches.translated(why, applied=False))
         else:
@@ -140,11 +146,6 @@ class BatchWriter:
                     self._fail([call], lambda answer=answer: answer)  # type: ignore[misc]
                 elif not call.done.done():
                     call.done.set_result(answer)
-
-    async def _write_one_by_one(self, calls: list[Call]) -> None:
-        """One of them cannot be stored, and spoilt it for all. Nothing was applied."""
-        for call in calls:
-            await self._write([call])
 
     def _away(self, detail: str) -> StoreUnavailable:
         return StoreUnavailable(self._subject, detail, applied=False)

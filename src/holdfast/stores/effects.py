@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from holdfast.core.effect import Effect, Ruling, idempotency_key, rule_on_repeat
+from holdfast.core.effect import UNSETTLED, Effect, Ruling, idempotency_key, rule_on_repeat
 from holdfast.core.job import Job, JobId, Tenant, amend
 from holdfast.core.states import EffectState, State
 from holdfast.errors import Conflict, Invalid, KeyReused, NotFound, StaleAttempt, VersionMismatch
@@ -68,7 +68,7 @@ def settle(
     if known.fence == fence and known.state is state:
         return known
     # UNKNOWN too: whoever prepared it last says what became of it, and nobody knows better.
-    if known.fence == fence and known.state in (EffectState.PREPARED, EffectState.UNKNOWN):
+    if known.fence == fence and known.state in UNSETTLED:
         settled = replace(known, state=state, result=result, settled_at=ledger.now)
         ledger.write_effect(settled)
         if known.state is EffectState.UNKNOWN:

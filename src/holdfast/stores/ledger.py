@@ -24,6 +24,9 @@ from holdfast.ports import Accepted, Change, DeadLetter, Delivery, JobEvent, Key
 
 TopicOf = Callable[[str], Topic]
 
+REVIEW_MAX = 1000
+"""Jobs that are looked at in one go, when the limits of the topics have changed."""
+
 
 def look_at(job: Job, topic_of: TopicOf) -> float | None:
     """When recovery is to look at the job; None once it has ended."""
@@ -110,15 +113,15 @@ class Ledger(ABC):
             self.arrange(after)
         return True
 
-    def renew_leases(self, leases: Sequence[tuple[JobId, int, float]], topic_of: TopicOf) -> list[Job | None]:
-        return [self._renew(job_id, fence, lease_s, topic_of) for job_id, fence, lease_s in leases]
+    def renew_leases(self, leases: Sequence[tuple[JobId, int]], topic_of: TopicOf) -> list[Job | None]:
+        return [self._renew(job_id, fence, topic_of) for job_id, fence in leases]
 
-    def _renew(self, job_id: JobId, fence: int, lease_s: float, topic_of: TopicOf) -> Job | None:
+    def _renew(self, job_id: JobId, fence: int, topic_of: TopicOf) -> Job | None:
         job = self.find_job(job_id)
         # A lease that has run out but was not yet taken away may be renewed: nobody else has it.
         if job is None or job.state is not State.RUNNING or job.fence != fence:
             return None
-        renewed = amend(job, lease_until=max(job.lease_until, self.now + lease_s))
+        renewed = amend(job, lease_until=max(job.lease_until, self.now + topic_of(job.topic).lease_s))
         self._replace(job, renewed, topic_of)
         return renewed
 

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.ports import JobEvent
+from holdfast.stores.batch import BatchLedger
 
 READ_MAX = 500
 BEHIND_MAX = 5000
@@ -64,25 +65,29 @@ class News:
     def on_arrival(self, callback: Callable[[str], None]) -> None:
         self._arrival_listeners.append(callback)
 
-    def words(self, last: int, workers: Sequence[str]) -> list[str]:
-        """What is to be said of a commit: one word, or several where there are many workers."""
+    def words(self, ledger: BatchLedger) -> list[str]:
+        """What is to be said of a commit: one word, or several where there are many workers. Of renewals, which are most of
+        what a plane at work writes, nobody wants to hear."""
+        if not ledger.events and not ledger.sent:
+            return []
         parts: list[list[str]] = [[]]
         size = 0
-        for worker in workers:
+        for worker in ledger.arrivals:
             size += len(msgspec.json.encode(worker)) + 1
             if size > WORD_BYTES_MAX:
                 parts.append([])
                 size = 0
             parts[-1].append(worker)
-        return [msgspec.json.encode(Word(self._plane, last, part)).decode() for part in parts]
+        return [msgspec.json.encode(Word(self._plane, ledger.last_number, part)).decode() for part in parts]
 
-    def committed(self, events: Sequence[JobEvent], workers: Sequence[str]) -> None:
+    def committed(self, ledger: BatchLedger) -> None:
         """By this process."""
+        events = ledger.events
         if events and events[0].number == self._told + 1:
             self._tell(events)
         elif events:
             self._look_until(events[-1].number)  # another plane's come first
-        self._arrived(workers)
+        self._arrived(ledger.arrivals)
 
     def heard(self, text: str) -> None:
         """A notification; empty: some may have been missed."""

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from holdfast.core.effect import Effect, EffectPlace
 from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.record import Kind, Record
 from holdfast.core.retention import Limits
 from holdfast.core.states import EffectState, State
-from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Pruned, Snapshot
+from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Overdue, Pruned, Snapshot
 from holdfast.stores.batch_writer import BatchWriter
+from holdfast.stores.dispatchable import Without
 from holdfast.stores.news import News
 from holdfast.stores.server_clock import ServerClock
-
-
-class Without(NamedTuple):
-    """What `list_dispatchable` leaves out."""
-
-    topics: Sequence[str] = ()
-    tenants: Sequence[str] = ()
-    keys: Sequence[str] = ()
 
 
 class Reads(Protocol):
@@ -33,11 +26,11 @@ class Reads(Protocol):
 
     async def list_dispatchable(self, now: float, limit: int, without: Without) -> list[Job]: ...
 
-    async def list_in_hand(self, worker: str) -> list[Job]: ...
+    async def list_in_hand(self, workers: Sequence[str], *, bare: bool) -> list[Job]: ...
 
     async def list_session(self, tenant: Tenant, session: str) -> list[Job]: ...
 
-    async def list_recoverable(self, now: float, limit: int, after: JobId | None) -> list[Job]: ...
+    async def list_recoverable(self, now: float, states: Collection[State], limit: int, after: str) -> Overdue: ...
 
     async def list_events(
         self, after: int, limit: int, tenant: Tenant | None, job_id: JobId | None, run: str | None

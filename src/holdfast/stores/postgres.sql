@@ -57,6 +57,7 @@ CREATE INDEX holdfast_jobs_scheduled ON holdfast_jobs ((-priority), tenant, not_
     WHERE state = 'SCHEDULED' AND NOT behind;
 CREATE INDEX holdfast_jobs_in_hand ON holdfast_jobs (worker, id) WHERE state IN ('DISPATCHED', 'RUNNING');
 CREATE INDEX holdfast_jobs_live ON holdfast_jobs (look_at) WHERE look_at IS NOT NULL;
+CREATE INDEX holdfast_jobs_undecided ON holdfast_jobs (look_at) WHERE state IN ('PENDING', 'APPROVAL_REQUIRED');
 -- What people look for by its state; of those that succeeded there are too many to be worth it.
 CREATE INDEX holdfast_jobs_by_state ON holdfast_jobs (tenant, state, id) WHERE state <> 'SUCCEEDED';
 CREATE INDEX holdfast_jobs_replays ON holdfast_jobs (replay_of) WHERE replay_of IS NOT NULL;

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
@@ -17,7 +17,6 @@ from holdfast.locks.stores.postgres_link import FAILURES, Listener
 from holdfast.ports import Delivery, JobEvent, Pruned, Snapshot
 from holdfast.stores import postgres_retention as retention
 from holdfast.stores import postgres_run_retention as run_retention
-from holdfast.stores.batch import BatchLedger
 from holdfast.stores.batch_writer import BatchWriter
 from holdfast.stores.news import News
 from holdfast.stores.postgres_flush import SETTLE
@@ -27,12 +26,11 @@ from holdfast.stores.postgres_records import RecordReads
 from holdfast.stores.postgres_rows import DELIVERY, arrays_of
 from holdfast.stores.postgres_schema import prepare
 from holdfast.stores.postgres_writer import BATCH_MAX, LOCK, PostgresBatches
+from holdfast.stores.retention import LOOSE, RECORDS, Found
 from holdfast.stores.server_clock import ServerClock
 
 if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
-
-T = TypeVar("T")
 
 CLOCK_S = 15.0
 """Between two looks at the server's clock."""
@@ -95,10 +93,10 @@ class Database:
             channel=channel,
             timeout_s=self._timeout_s,
             now=self.clock.now,
-            words=self._words,
+            words=self.news.words,
         )
         self.writer = BatchWriter(
-            self.subject, batches, batch_max=BATCH_MAX, timeout_s=self._timeout_s, committed=self._committed
+            self.subject, batches, batch_max=BATCH_MAX, timeout_s=self._timeout_s, committed=self.news.committed
         )
         self._listener = Listener(self._url, channel, self.news.heard, runtime=self._runtime, timeout_s=self._timeout_s)
         self._clock_task = asyncio.create_task(self._follow_clock(), name="holdfast-postgres-clock")
@@ -124,30 +122,26 @@ class Database:
         await self._lines.change(lambda connection: connection.execute(SETTLE, *arrays_of(DELIVERY, deliveries)))
 
     async def prune(self, limits: Limits, after: int) -> Pruned:
-        # Looked for without the lock, which is then taken only for what can go.
-        if after >= retention.RECORDS:
+        if after >= LOOSE:
+            loose = await retention.find_loose(self._lines, limits, after)
+            return await self._remove(loose, lambda connection: retention.prune_loose(connection, loose))
+        if after >= RECORDS:
             ended = await run_retention.find(self._lines, limits, after)
-            if not ended.records:
-                return Pruned(0, ended.after)
-            return await self._locked(lambda connection: run_retention.prune(connection, ended, limits))
+            return await self._remove(ended, lambda connection: run_retention.prune(connection, ended, limits))
         found = await retention.find(self._lines, limits, after)
-        if not found.origins:
-            return Pruned(0, found.after)
-        return await self._locked(lambda connection: retention.prune(connection, found, limits))
+        return await self._remove(found, lambda connection: retention.prune(connection, found, limits))
 
-    async def _locked(self, work: Callable[[asyncpg.Connection], Awaitable[T]]) -> T:
-        async def transact(connection: asyncpg.Connection) -> T:
+    async def _remove(self, found: Found[Any], work: Callable[[asyncpg.Connection], Awaitable[Pruned]]) -> Pruned:
+        """It was looked for without the lock, which is taken only for what can go."""
+        if not found.going:
+            return Pruned(0, found.after)
+
+        async def transact(connection: asyncpg.Connection) -> Pruned:
             async with connection.transaction():
                 await connection.execute(f"SELECT pg_advisory_xact_lock({LOCK})")
                 return await work(connection)
 
         return await self._lines.change(transact)
-
-    def _words(self, ledger: BatchLedger) -> list[str]:
-        return self.news.words(ledger.last_number, ledger.arrivals)
-
-    def _committed(self, ledger: BatchLedger) -> None:
-        self.news.committed(ledger.events, ledger.arrivals)
 
     async def _read_events(self, after: int, limit: int) -> list[JobEvent]:
         return await self.reads.list_events(after, limit, None, None, None)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from holdfast.core.topic import Topics
 from holdfast.errors import StoreUnavailable
 from holdfast.locks.stores import shown
 from holdfast.locks.stores.postgres_link import FAILURES
@@ -64,7 +63,7 @@ class PostgresPortable:
 
     async def load(self, pages: AsyncIterator[Page], *, check: Check) -> None:
         async with self._connected() as connection:
-            await prepare(connection, self._subject, Topics())
+            await prepare(connection, self._subject, None)
             async with connection.transaction():
                 await connection.execute(_UNHURRIED)
                 # A plane that is started now waits for us, and finds what is written here.

@@ -8,12 +8,33 @@ from typing import Any
 from holdfast.core.effect import Effect, EffectPlace
 from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.states import EffectState, State
-from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Snapshot
-from holdfast.stores.place import Without
+from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Overdue, Snapshot
+from holdfast.stores.dispatchable import Without
 from holdfast.stores.postgres_link import Lines
-from holdfast.stores.postgres_rows import DELIVERY, SELECT_EFFECT, SELECT_EVENT, SELECT_JOB, arrays_of, rows_of
+from holdfast.stores.postgres_rows import (
+    DELIVERY,
+    SELECT_BARE_JOB,
+    SELECT_EFFECT,
+    SELECT_EVENT,
+    SELECT_JOB,
+    arrays_of,
+    rows_of,
+)
 from holdfast.stores.rows import effect_of, event_of, job_of
 
+# What is due ($1), in these states ($2), behind a place ($3, $4), so many ($5). States are looked for by the index of
+# their own: most that is due are jobs that wait for a worker, and there may be very many. What is not due yet is cut
+# off at the end: bounded on both sides, a range looks so small to Postgres that it sorts all of it for every page.
+_NEXT = "state = ANY ($2::text[]) AND (look_at, id) > ($3, $4) ORDER BY look_at, id LIMIT $5"
+_DUE_BY_STATE = {
+    ("PENDING", "APPROVAL_REQUIRED"): "holdfast_jobs WHERE state IN ('PENDING', 'APPROVAL_REQUIRED')",
+    ("SCHEDULED",): "holdfast_jobs WHERE look_at IS NOT NULL AND state = 'SCHEDULED'",
+    ("DISPATCHED", "RUNNING"): "at_work WHERE true",
+}
+_DUE_AMONG = """
+    WITH at_work AS MATERIALIZED (SELECT id, look_at, state FROM holdfast_jobs WHERE state IN ('DISPATCHED', 'RUNNING'))
+    SELECT id, look_at FROM ({}) due WHERE look_at <= $1 ORDER BY look_at, id LIMIT $5
+"""
 _READY = "state = 'SCHEDULED' AND NOT behind AND (-priority)"
 # The next urgency after $1, and of its jobs: one of each tenant, then another of each, and so on; each round oldest
 # first. The first round goes on with the tenants where it ended the last time ($2: urgencies, $3: tenants), for there
@@ -112,7 +133,7 @@ class Reads:
             now,
             room,
             without.topics,
-            without.tenants,
+            sorted(without.tenants),
             without.keys,
         )
         if not rows:
@@ -124,9 +145,11 @@ class Reads:
                 self._turns[urgency] = row["tenant"]
         return urgency, [job_of(row) for row in chosen]
 
-    async def list_in_hand(self, worker: str) -> list[Job]:
+    async def list_in_hand(self, workers: Sequence[str], *, bare: bool) -> list[Job]:
         rows = await self._fetch(
-            f"{SELECT_JOB} WHERE worker = $1 AND state IN ('DISPATCHED', 'RUNNING') ORDER BY id", worker
+            f"{SELECT_BARE_JOB if bare else SELECT_JOB} "
+            "WHERE worker = ANY ($1::text[]) AND state IN ('DISPATCHED', 'RUNNING') ORDER BY id",
+            list(workers),
         )
         return [job_of(row) for row in rows]
 
@@ -138,17 +161,19 @@ class Reads:
         )
         return [job_of(row) for row in rows]
 
-    async def list_recoverable(self, now: float, limit: int, after: JobId | None) -> list[Job]:
-        # Those that are due first, by their own index: in the order of ids, all others would be walked past.
-        rows = await self._fetch(
-            "WITH due AS MATERIALIZED (SELECT id FROM holdfast_jobs WHERE look_at IS NOT NULL AND look_at <= $1 "  # noqa: S608  (names of columns)
-            "ORDER BY look_at), page AS MATERIALIZED (SELECT id FROM due WHERE id > $2 ORDER BY id LIMIT $3) "
-            f"{SELECT_JOB} WHERE id IN (SELECT id FROM page) ORDER BY id",
-            now,
-            after or "",
-            limit,
-        )
-        return [job_of(row) for row in rows]
+    async def list_recoverable(self, now: float, states: Collection[State], limit: int, after: str) -> Overdue:
+        looked_at, _, last = after.partition(" ")
+        parts = (where for of, where in _DUE_BY_STATE.items() if not set(of).isdisjoint(states))
+        found = " UNION ALL ".join(f"(SELECT id, look_at FROM {part} AND {_NEXT})" for part in parts)  # noqa: S608
+        place = (float(looked_at or "-inf"), last)
+        due = await self._fetch(_DUE_AMONG.format(found), now, list(states), *place, limit)
+        if not due:
+            return Overdue([], "")
+        jobs = await self.find_jobs([row["id"] for row in due])
+        end = due[-1]
+        # Meanwhile another plane may have been faster.
+        there = [job for job in jobs if job is not None and job.state in states]
+        return Overdue(there, f"{end['look_at']!r} {end['id']}" if len(due) == limit else "")
 
     async def list_events(
         self, after: int, limit: int, tenant: Tenant | None, job_id: JobId | None, run: str | None

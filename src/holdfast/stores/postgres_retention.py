@@ -15,14 +15,17 @@ from holdfast.core.retention import Limits
 from holdfast.ports import Pruned
 from holdfast.stores.postgres_link import Lines
 from holdfast.stores.postgres_load import Asks
-
-LOOK_MAX = 1000
-"""Jobs that one batch looks at, without the lock."""
-FAMILIES_MAX = 50
-EVENTS_MAX = 1000
-"""That one batch removes: a few milliseconds, between which others have their turn."""
-RECORDS = 2**62
-"""From here on, places are of records (`postgres_run_retention`); those of jobs are below."""
+from holdfast.stores.retention import (
+    EVENTS_MAX,
+    FAMILIES_MAX,
+    LOOK_MAX,
+    LOOSE,
+    RECORDS,
+    Found,
+    Loose,
+    Origin,
+    loose_among,
+)
 
 _OURS = "(j.id = o.id OR j.replay_of = o.id)"
 # Families that nobody needs any more; but for the run $4, if they go with it.
@@ -49,6 +52,11 @@ _EVENTS = """
     CROSS JOIN LATERAL (SELECT number, tenant FROM holdfast_events WHERE job_id = o.id ORDER BY number LIMIT $3) e
     ORDER BY o.n LIMIT $3
 """
+_LEFT = "SELECT EXISTS (SELECT FROM holdfast_records), EXISTS (SELECT FROM holdfast_events WHERE job_id = '')"
+_LOOSE = """
+    SELECT number, tenant, run, at, number = (SELECT max(number) FROM holdfast_events) FROM holdfast_events
+    WHERE job_id = '' AND number > $1 ORDER BY number LIMIT $2
+"""
 _REMOVE_EVENTS = "DELETE FROM holdfast_events WHERE number = ANY ($1)"
 _NOTE_REMOVED = """
     INSERT INTO holdfast_pruned AS p (tenant, number)
@@ -72,19 +80,6 @@ _REMOVALS = (
 )
 
 
-class Origin(NamedTuple):
-    """A job that is nobody's replay: it stands for its family."""
-
-    seq: int
-    id: JobId
-
-
-class Found(NamedTuple):
-    origins: list[Origin]
-    after: int | None
-    """As in `Pruned`, if all of them go."""
-
-
 class Removed(NamedTuple):
     jobs: int
     events: int
@@ -92,7 +87,7 @@ class Removed(NamedTuple):
     """How many are gone altogether, of those asked for, in their order."""
 
 
-async def find(lines: Lines, limits: Limits, after: int) -> Found:
+async def find(lines: Lines, limits: Limits, after: int) -> Found[Origin]:
     rows = await lines.fetch(
         "SELECT seq, id, created_at, replay_of, look_at FROM holdfast_jobs WHERE seq > $1 ORDER BY seq LIMIT $2",
         after,
@@ -108,15 +103,26 @@ async def find(lines: Lines, limits: Limits, after: int) -> Found:
         return Found(origins[:FAMILIES_MAX], origins[FAMILIES_MAX - 1].seq)
     if reached == LOOK_MAX:
         return Found(origins, rows[-1]["seq"])
-    any_record = await lines.fetch("SELECT FROM holdfast_records LIMIT 1")
-    return Found(origins, RECORDS if any_record else None)
+    [(any_record, any_loose)] = await lines.fetch(_LEFT)
+    return Found(origins, RECORDS if any_record else LOOSE if any_loose else None)
 
 
-async def prune(connection: asyncpg.Connection, found: Found, limits: Limits) -> Pruned:
+async def find_loose(lines: Lines, limits: Limits, after: int) -> Found[Loose]:
+    """Events that nothing takes with it. The newest of all stays."""
+    return loose_among(await lines.fetch(_LOOSE, after - LOOSE, LOOK_MAX), limits)
+
+
+async def prune_loose(connection: asyncpg.Connection, found: Found[Loose]) -> Pruned:
+    """In a transaction, under the lock."""
+    await remove_events(connection, [event._asdict() for event in found.going])
+    return Pruned(0, found.after)
+
+
+async def prune(connection: asyncpg.Connection, found: Found[Origin], limits: Limits) -> Pruned:
     """In a transaction, under the lock."""
     # Once more: a replay may have been submitted since.
-    free = await may_go(connection, [origin.id for origin in found.origins], limits)
-    going = [origin for origin in found.origins if origin.id in free]
+    free = await may_go(connection, [origin.id for origin in found.going], limits)
+    going = [origin for origin in found.going if origin.id in free]
     removed = await remove_families(connection, [origin.id for origin in going], EVENTS_MAX)
     await connection.execute("DELETE FROM holdfast_counts WHERE jobs = 0")
     if removed.families < len(going):

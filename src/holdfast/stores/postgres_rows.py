@@ -46,6 +46,8 @@ def arrays_of(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[list[
 
 
 SELECT_JOB = f"SELECT {columns((*ONCE, *ANEW))} FROM holdfast_jobs"  # noqa: S608  (names of columns)
+SELECT_BARE_JOB = SELECT_JOB.replace(" payload,", " ''::bytea,")
+"""Its payload is empty."""
 SELECT_EVENT = f"SELECT {columns(EVENT)} FROM holdfast_events"  # noqa: S608  (names of columns)
 SELECT_RECORD = f"SELECT {columns(RECORD)} FROM holdfast_records"  # noqa: S608  (names of columns)
 SELECT_EFFECT = f"SELECT {columns(EFFECT)} FROM holdfast_effects"  # noqa: S608  (names of columns)

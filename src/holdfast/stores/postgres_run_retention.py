@@ -5,28 +5,16 @@ A run goes from the inside out, its own record last: whatever a batch leaves of 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import asyncpg
 
-from holdfast.core.job import JobId, Tenant
+from holdfast.core.job import JobId
 from holdfast.core.record import ENDED, OF_A_RUN, Kind
 from holdfast.core.retention import Limits
 from holdfast.ports import Pruned
 from holdfast.stores.postgres_link import Lines
 from holdfast.stores.postgres_load import Asks
-from holdfast.stores.postgres_retention import (
-    EVENTS_MAX,
-    FAMILIES_MAX,
-    LOOK_MAX,
-    RECORDS,
-    may_go,
-    remove_events,
-    remove_families,
-)
-
-RUNS_MAX = 10
-"""That one batch removes: each is several statements."""
+from holdfast.stores.postgres_retention import may_go, remove_events, remove_families
+from holdfast.stores.retention import EVENTS_MAX, FAMILIES_MAX, LOOK_MAX, LOOSE, RECORDS, RUNS_MAX, Ended, Found, Spent
 
 _RECORDS = """
     SELECT seq, kind, tenant, id, state, created_at FROM holdfast_records
@@ -54,35 +42,13 @@ _OWN_EVENTS = """
 """
 
 
-class Ended(NamedTuple):
-    seq: int
-    kind: Kind
-    tenant: Tenant
-    id: str
-
-
-class Found(NamedTuple):
-    records: list[Ended]
-    after: int | None
-    """As in `Pruned`, if all of them go."""
-
-
-class Spent(NamedTuple):
-    """What it took to remove a run, or a part of it."""
-
-    jobs: int
-    rows: int
-    """Events and records."""
-    is_gone: bool
-
-
-async def find(lines: Lines, limits: Limits, after: int) -> Found:
+async def find(lines: Lines, limits: Limits, after: int) -> Found[Ended]:
     rows = await lines.fetch(_RECORDS, after - RECORDS, LOOK_MAX)
     found: list[Ended] = []
     runs = 0
     for seq, kind, tenant, record_id, state, created_at in rows:
         if created_at >= limits.ended_before:
-            return Found(found, None)  # from here on they are all too young
+            return Found(found, LOOSE)  # from here on they are all too young
         record = Ended(seq, Kind(kind), tenant, record_id)
         if state not in ENDED[record.kind]:
             continue
@@ -93,12 +59,12 @@ async def find(lines: Lines, limits: Limits, after: int) -> Found:
         found.append(record)
         if len(found) == FAMILIES_MAX or runs == RUNS_MAX:
             return Found(found, RECORDS + seq)
-    return Found(found, RECORDS + rows[-1]["seq"] if len(rows) == LOOK_MAX else None)
+    return Found(found, RECORDS + rows[-1]["seq"] if len(rows) == LOOK_MAX else LOOSE)
 
 
-async def prune(connection: asyncpg.Connection, found: Found, limits: Limits) -> Pruned:
+async def prune(connection: asyncpg.Connection, found: Found[Ended], limits: Limits) -> Pruned:
     """In a transaction, under the lock."""
-    posts = [record.seq for record in found.records if record.kind is Kind.POST]
+    posts = [record.seq for record in found.going if record.kind is Kind.POST]
     if posts:
         await connection.execute(
             "DELETE FROM holdfast_records WHERE kind = 'post' AND state = ANY ($2) AND seq = ANY ($1)",
@@ -106,7 +72,7 @@ async def prune(connection: asyncpg.Connection, found: Found, limits: Limits) ->
             sorted(ENDED[Kind.POST]),
         )
     jobs, rows_left = 0, EVENTS_MAX
-    for record in found.records:
+    for record in found.going:
         if record.kind is Kind.POST or not await _has_ended(connection, record, limits):
             continue  # it was started again since
         spent = await _remove_run(connection, record, limits, rows_left)

@@ -14,7 +14,7 @@ import asyncpg
 
 from holdfast.core.topic import Topics
 from holdfast.errors import StoreUnavailable
-from holdfast.stores.ledger import look_at
+from holdfast.stores.ledger import REVIEW_MAX, look_at
 from holdfast.stores.postgres_rows import SELECT_JOB, arrays_of, rows_of
 from holdfast.stores.postgres_writer import LOCK
 from holdfast.stores.rows import job_of
@@ -51,8 +51,8 @@ _TOPICS = """
 """
 
 
-async def prepare(connection: asyncpg.Connection, subject: str, topics: Topics) -> None:
-    """Raises `StoreUnavailable`, or what the driver raises."""
+async def prepare(connection: asyncpg.Connection, subject: str, topics: Topics | None) -> None:
+    """Raises `StoreUnavailable`, or what the driver raises. Without `topics` nothing changes of what is kept there."""
     facts = await connection.fetchrow(_FACTS)
     if facts["standby"]:
         raise _refused(
@@ -68,7 +68,8 @@ async def prepare(connection: asyncpg.Connection, subject: str, topics: Topics) 
         )
         await connection.execute(f"SELECT pg_advisory_xact_lock({LOCK})")
         await _migrate(connection, subject)
-        await _adopt_topics(connection, topics)
+        if topics is not None:
+            await _adopt_topics(connection, topics)
 
 
 async def _migrate(connection: asyncpg.Connection, subject: str) -> None:
@@ -96,9 +97,9 @@ async def _adopt_topics(connection: asyncpg.Connection, topics: Topics) -> None:
     if await connection.fetchval("SELECT value FROM holdfast_settings WHERE name = 'topics'") == digest:
         return
     await connection.execute(_TOPICS, digest)
-    jobs = [job_of(row) for row in await connection.fetch(f"{SELECT_JOB} WHERE look_at IS NOT NULL")]
-    reviewed: list[tuple[Any, ...]] = [(job.id, look_at(job, topics.get)) for job in jobs]
-    if reviewed:
+    live = await connection.cursor(f"{SELECT_JOB} WHERE look_at IS NOT NULL")
+    while rows := await live.fetch(REVIEW_MAX):
+        reviewed: list[tuple[Any, ...]] = [(job.id, look_at(job, topics.get)) for job in map(job_of, rows)]
         await connection.execute(_REVIEW, *arrays_of(("id", "look_at"), reviewed))
 
 

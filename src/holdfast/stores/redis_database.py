@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from holdfast.core.retention import Limits
@@ -18,7 +18,6 @@ from holdfast.ports import Delivery, JobEvent, Pruned, Snapshot
 from holdfast.stores import NAMESPACE
 from holdfast.stores import redis_retention as retention
 from holdfast.stores import redis_run_retention as run_retention
-from holdfast.stores.batch import BatchLedger
 from holdfast.stores.batch_writer import BatchWriter, InDoubt
 from holdfast.stores.news import News
 from holdfast.stores.redis_commands import Commands
@@ -29,6 +28,7 @@ from holdfast.stores.redis_reads import RedisReads
 from holdfast.stores.redis_records import RedisRecords
 from holdfast.stores.redis_schema import adopt_topics, prepare
 from holdfast.stores.redis_writer import BATCH_MAX, Draft, Moved, RedisBatches, adopt
+from holdfast.stores.retention import LOOSE, RECORDS, Found
 from holdfast.stores.server_clock import ServerClock
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class RedisDatabase:
             runtime=self._runtime,
             timeout_s=self._timeout_s,
             now=self.clock.now,
-            words=self._words,
+            words=self.news.words,
         )
         try:
             start = await prepare(self._writing, self._keys)
@@ -94,7 +94,7 @@ class RedisDatabase:
         self.clock.start(start.now)
         self._batches = batches
         self.writer = BatchWriter(
-            self.subject, batches, batch_max=BATCH_MAX, timeout_s=self._timeout_s, committed=self._committed
+            self.subject, batches, batch_max=BATCH_MAX, timeout_s=self._timeout_s, committed=self.news.committed
         )
         self._tasks = [
             asyncio.create_task(self._follow_clock(), name="holdfast-redis-clock"),
@@ -122,18 +122,20 @@ class RedisDatabase:
         )
 
     async def prune(self, limits: Limits, after: int) -> Pruned:
-        # Looked for without being in anybody's way; then once more, for what can go.
-        if after >= retention.RECORDS:
-            ended = await run_retention.find(self._asking.ask, self._keys, limits, after)
-            if not ended.records:
-                return Pruned(0, ended.after)
-            return await self._decided(lambda ask: run_retention.prune(ask, self._keys, ended, limits))
-        found = await retention.find(self._asking.ask, self._keys, limits, after)
-        if not found.origins:
-            return Pruned(0, found.after)
-        return await self._decided(lambda ask: retention.prune(ask, self._keys, found, limits))
+        ask, keys = self._asking.ask, self._keys
+        if after >= LOOSE:
+            loose = await retention.find_loose(ask, keys, limits, after)
+            return await self._remove(loose, lambda ask: retention.prune_loose(ask, keys, loose))
+        if after >= RECORDS:
+            ended = await run_retention.find(ask, keys, limits, after)
+            return await self._remove(ended, lambda ask: run_retention.prune(ask, keys, ended, limits))
+        found = await retention.find(ask, keys, limits, after)
+        return await self._remove(found, lambda ask: retention.prune(ask, keys, found, limits))
 
-    async def _decided(self, work: Callable[[Ask], Awaitable[tuple[Commands, Pruned]]]) -> Pruned:
+    async def _remove(self, found: Found[Any], work: Callable[[Ask], Awaitable[tuple[Commands, Pruned]]]) -> Pruned:
+        """It was looked for without being in anybody's way; now once more, for what can go."""
+        if not found.going:
+            return Pruned(0, found.after)
         batches = self._batches
         assert batches is not None
 
@@ -151,12 +153,6 @@ class RedisDatabase:
 
     async def _adopt(self, line: Line) -> None:
         await adopt(line, self._keys, self._runtime)
-
-    def _words(self, ledger: BatchLedger) -> list[str]:
-        return self.news.words(ledger.last_number, ledger.arrivals)
-
-    def _committed(self, ledger: BatchLedger) -> None:
-        self.news.committed(ledger.events, ledger.arrivals)
 
     async def _read_events(self, after: int, limit: int) -> list[JobEvent]:
         return await self.reads.list_events(after, limit, None, None, None)

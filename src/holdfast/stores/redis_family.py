@@ -7,18 +7,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from holdfast.core.effect import UNSETTLED
 from holdfast.core.job import Job, JobId
 from holdfast.core.record import Kind
 from holdfast.core.retention import Limits
-from holdfast.core.states import EffectState
 from holdfast.stores.batch import RecordPlace
 from holdfast.stores.redis_commands import Commands
 from holdfast.stores.redis_index import forget_effects, remove_job, remove_record
 from holdfast.stores.redis_keys import Keys, joined
 from holdfast.stores.redis_load import Ask, Questions
 from holdfast.stores.redis_rows import LetterRow, Standing, bare_job, effect_from, event_from, letter_from, standing_of
-
-_OPEN = (EffectState.PREPARED, EffectState.UNKNOWN)
 
 
 @dataclass(slots=True)
@@ -99,7 +97,7 @@ def _take_numbers(numbers: dict[int, Family], family: Family, found: list[bytes]
 def _take_effects(family: Family, rows: list[bytes]) -> None:
     for effect in map(effect_from, rows):
         family.effect_keys.append(effect.key)
-        family.has_open_effects |= effect.state in _OPEN
+        family.has_open_effects |= effect.state in UNSETTLED
 
 
 async def _look_closer(ask: Ask, keys: Keys, members: dict[JobId, Family]) -> None:

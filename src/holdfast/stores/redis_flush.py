@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.states import EffectState
+from holdfast.core.effect import UNSETTLED
 from holdfast.stores.batch import BatchLedger, RecordPlace
 from holdfast.stores.redis_commands import Commands, Word
 from holdfast.stores.redis_index import add_job, list_record, remove_record, replace_job
@@ -16,8 +16,6 @@ from holdfast.stores.redis_rows import (
     record_row,
     standing_of,
 )
-
-_OPEN = (EffectState.PREPARED, EffectState.UNKNOWN)
 
 
 def flush(keys: Keys, loaded: Loaded) -> Commands:
@@ -77,7 +75,7 @@ def _flush_beside_jobs(commands: Commands, keys: Keys, ledger: BatchLedger) -> N
         commands.put(keys.effects(origin), key, effect_row(effect))
         commands.list(keys.effects_of(effect.tenant), member, effect.prepared_at)
         commands.also("SADD", keys.effected, origin)
-        for state in _OPEN:
+        for state in UNSETTLED:
             if state is effect.state:
                 commands.list(keys.open(effect.tenant, state), member, effect.prepared_at)
             else:

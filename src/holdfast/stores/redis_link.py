@@ -44,6 +44,7 @@ JOBS = script("redis_jobs.lua")
 EVENTS = script("redis_events.lua")
 READY = script("redis_ready.lua")
 MOVE = script("redis_move.lua")
+TURN = script("redis_turn.lua")
 
 
 def encoded(words: Sequence[Word]) -> bytes:

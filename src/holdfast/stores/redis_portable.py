@@ -37,10 +37,10 @@ from holdfast.stores.portable import (
 )
 from holdfast.stores.redis_commands import Commands, Word
 from holdfast.stores.redis_database import namespace_of
-from holdfast.stores.redis_dump import names, pages
+from holdfast.stores.redis_dump import SCAN, names, pages
 from holdfast.stores.redis_flush import flush
 from holdfast.stores.redis_keys import Keys
-from holdfast.stores.redis_link import MOVE, PlaneLink, translated
+from holdfast.stores.redis_link import MOVE, TURN, PlaneLink, translated
 from holdfast.stores.redis_load import NUMBERS, Loaded, Numbers
 from holdfast.stores.redis_rows import LetterRow as StoredLetter
 from holdfast.stores.redis_rows import event_row, letter_row
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 30.0
 """For one question. What is moved may take as long as it takes."""
-TURN_S = 20.0
+TURN_MS = 20_000
 RENEW_S = 5.0
 KEPT = ("settings", "turn")
 """Of what is there before: what is not replaced."""
@@ -82,8 +82,10 @@ class RedisPortable:
                 raise outdated(self._subject)
             if alone:
                 await self._refuse_company()
-            async with self._having_the_turn():
+            async with self._having_the_turn() as turn:
                 found = [page async for page in pages(self._link.ask, self._keys)]
+                if not await self._keep(turn):
+                    raise StoreUnavailable(self._subject, "it was not read in one go; try again", applied=False)
             for page in found:
                 yield page
             if alone:
@@ -119,9 +121,9 @@ class RedisPortable:
 
     @asynccontextmanager
     async def _having_the_turn(self) -> AsyncIterator[str]:
-        turn, limit_ms = self._runtime.token(), round(TURN_S * 1000)
+        turn = self._runtime.token()
         while True:
-            [taken] = await self._link.ask(("SET", self._keys.turn, turn, "NX", "PX", limit_ms))
+            [taken] = await self._link.ask(("SET", self._keys.turn, turn, "NX", "PX", TURN_MS))
             if taken is not None:
                 break
             await asyncio.sleep(0.01)
@@ -130,7 +132,7 @@ class RedisPortable:
             while True:
                 await asyncio.sleep(RENEW_S)
                 with suppress(LockError):
-                    await self._link.ask(("PEXPIRE", self._keys.turn, limit_ms))
+                    await self._keep(turn)
 
         keeping = asyncio.create_task(keep(), name="holdfast-redis-turn")
         try:
@@ -139,7 +141,11 @@ class RedisPortable:
             keeping.cancel()
             await asyncio.wait([keeping])
             with suppress(LockError):
-                await self._link.ask(("DEL", self._keys.turn))
+                await self._keep(turn, 0)
+
+    async def _keep(self, turn: str, ms: int = TURN_MS) -> bool:
+        """Whether it was ours until now: then nobody has written meanwhile."""
+        return bool(await self._link.run(TURN, (self._keys.turn,), (turn, ms)))
 
     async def _refuse_company(self) -> None:
         [(seconds, _)] = await self._link.ask(("TIME",))
@@ -158,8 +164,9 @@ class RedisPortable:
     async def _clear(self) -> None:
         """Whatever is beside, left by somebody who did not come to an end."""
         left = await names(self._link.ask, self._beside.prefix)
-        for name in left:
-            await self._link.ask(("UNLINK", f"{self._beside.prefix}{name}"))
+        for start in range(0, len(left), SCAN):
+            page = left[start : start + SCAN]
+            await self._link.ask(("UNLINK", *(f"{self._beside.prefix}{name}" for name in page)))
 
     async def _fill(self, page: Page) -> None:
         keys = self._beside
@@ -189,10 +196,8 @@ class RedisPortable:
         coming = [name for name in there if name not in ("head", "turn") and not name.startswith("done:")]
         arguments: list[Word] = [turn, self._runtime.token(), self._beside.prefix, self._keys.prefix]
         arguments += (len(going), *going, *coming)
-        if not await self._link.run(MOVE, (self._keys.head, self._keys.turn), arguments):
+        if not await self._link.run(MOVE, (self._keys.head, self._keys.turn, self._keys.settings), arguments):
             raise at_work(self._subject)
-        # The limits of the topics are the plane's: its first start works out anew when to look at what.
-        await self._link.ask(("HDEL", self._keys.settings, "topics"))
 
 
 def _take(ledger: BatchLedger, beside: Commands, keys: Keys, row: Row) -> None:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from holdfast.core.effect import Effect, EffectPlace, place_of
+from holdfast.core.effect import UNSETTLED, Effect, EffectPlace, place_of
 from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.states import EffectState, State
-from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Snapshot
-from holdfast.stores.place import Without
+from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Overdue, Snapshot
+from holdfast.stores.batch import AT_WORK
+from holdfast.stores.dispatchable import Without
 from holdfast.stores.redis_commands import Word
 from holdfast.stores.redis_keys import Keys, inbox_member, sortable
 from holdfast.stores.redis_link import EVENTS, JOBS, READY, Asking
-from holdfast.stores.redis_rows import effect_from, event_from, full_job, letter_from
+from holdfast.stores.redis_rows import bare_job, effect_from, event_from, full_job, letter_from
 
 PAGE = 200
 """What is read at once where not all of it may be wanted."""
+PASSES_MAX = 2000
+"""Jobs that a list of who may be dispatched passes over in one go: a few milliseconds, in which the server does nothing else."""
 
-_UNSETTLED = (EffectState.PREPARED, EffectState.UNKNOWN)
+Place = tuple[float, str]
+"""Of a live job: when it is to be looked at, and its id."""
 
 
 class RedisReads:
@@ -74,32 +79,72 @@ class RedisReads:
 
     async def _in_turn(self, after: bytes, now: float, room: int, without: Without) -> tuple[bytes | None, list[bytes]]:
         """The next urgency after `after`, and who of it is next."""
-        arguments: list[Word] = [after, sortable(now), room, len(self._turns)]
-        for turn in self._turns.items():
-            arguments += turn
-        for names in without:
-            arguments += (len(names), *names)
-        answer = await self._asking.run(READY, (self._keys.ready,), arguments)
-        if not answer:
-            return None, []
-        urgency, turn, *rounds = answer
-        if turn:  # more tenants than fit: the next list goes on after this one
-            self._turns[urgency] = turn
-        members = [member for each in rounds for member in sorted(each, key=_order_in)]
-        return urgency, members[:room]
+        chosen: list[bytes] = []
+        urgency: bytes | None = None
+        stopped: Sequence[Word] = ()
+        while len(chosen) < room:
+            arguments: list[Word] = [after, sortable(now), room - len(chosen), PASSES_MAX, len(self._turns)]
+            for turn in self._turns.items():
+                arguments += turn
+            for names in without:
+                arguments += (len(names), *names)
+            answer = await self._asking.run(READY, (self._keys.ready,), (*arguments, *stopped))
+            if not answer:
+                return None, chosen
+            urgency, turn, stopped, *rounds = answer
+            if turn:  # more tenants than fit: the next list goes on after this one
+                self._turns[urgency] = turn
+            chosen += [member for each in rounds for member in sorted(each, key=_order_in)]
+            if not stopped:
+                break
+        return urgency, chosen[:room]
 
-    async def list_in_hand(self, worker: str) -> list[Job]:
-        return _there(await self._jobs("ZRANGE", self._keys.hand(worker), 0, -1))
+    async def list_in_hand(self, workers: Sequence[str], *, bare: bool) -> list[Job]:
+        asked = [("ZRANGE", self._keys.hand(worker), 0, -1) for worker in workers]
+        listed = await self._asking.ask(*asked) if asked else []
+        ids = sorted(job_id for each in listed for job_id in each)
+        if not ids:
+            return []
+        if bare:
+            [rows] = await self._asking.ask(("HMGET", self._keys.jobs, *ids))
+            jobs = [bare_job(row) for row in rows if row is not None]
+        else:
+            jobs = _there(await self._jobs("IDS", *ids))
+        # Meanwhile another plane may have been faster.
+        return [job for job in jobs if job.worker in workers and job.state in AT_WORK]
 
     async def list_session(self, tenant: Tenant, session: str) -> list[Job]:
         return _there(await self._jobs("ZRANGE", self._keys.session(tenant, session), 0, -1))
 
-    async def list_recoverable(self, now: float, limit: int, after: JobId | None) -> list[Job]:
-        [due] = await self._asking.ask(("ZRANGE", self._keys.live, "-inf", now, "BYSCORE"))
-        ids = sorted(job_id for job_id in map(bytes.decode, due) if job_id > (after or ""))[:limit]
-        if not ids:
-            return []
-        return [job for job in _there(await self._jobs("IDS", *ids)) if not job.is_terminal]
+    async def list_recoverable(self, now: float, states: Collection[State], limit: int, after: str) -> Overdue:
+        score, _, last = after.partition(" ")
+        place = (float(score), last) if after else (-math.inf, "")
+        # Most that is due are jobs that wait for a worker: where those are not asked for, they are not walked past.
+        is_all = State.SCHEDULED in states
+        due = await (self._next_due(place, now, limit) if is_all else self._due_among(states, place, now, limit))
+        jobs = _there(await self._jobs("IDS", *(job_id for _, job_id in due))) if due else []
+        more = f"{due[-1][0]!r} {due[-1][1]}" if len(due) == limit else ""
+        return Overdue([job for job in jobs if job.state in states], more)
+
+    async def _next_due(self, place: Place, now: float, limit: int) -> list[Place]:
+        """Of all live jobs, those behind a place."""
+        live, (score, last) = self._keys.live, place
+        rank, known, below = await self._asking.ask(
+            ("ZRANK", live, last), ("ZSCORE", live, last), ("ZCOUNT", live, "-inf", f"({score!r}")
+        )
+        # Where the last one has moved on, others of its moment are listed again.
+        start = int(rank) + 1 if known is not None and float(known) == score else int(below)
+        [pairs] = await self._asking.ask(("ZRANGE", live, start, start + limit - 1, "WITHSCORES"))
+        return [(float(at), job_id.decode()) for job_id, at in pairs if float(at) <= now]
+
+    async def _due_among(self, states: Collection[State], place: Place, now: float, limit: int) -> list[Place]:
+        counted = await self._counted(self._keys.counts)
+        lists = [self._keys.state(tenant, State(state)) for (tenant, state), _ in counted if state in states]
+        listed = await self._asking.ask(*(("ZRANGE", key, 0, -1) for key in lists)) if lists else []
+        ids = [job_id for each in listed for job_id in each]
+        [scores] = await self._asking.ask(("ZMSCORE", self._keys.live, *ids)) if ids else [[]]
+        places = ((float(at), job_id.decode()) for job_id, at in zip(ids, scores, strict=True) if at is not None)
+        return sorted(each for each in places if each[0] <= now and each > place)[:limit]
 
     async def count_jobs(self) -> dict[tuple[Tenant, State], int]:
         counted = await self._counted(self._keys.counts)
@@ -166,7 +211,7 @@ class RedisReads:
         if job_id is not None:
             [rows] = await self._asking.ask(("HVALS", self._keys.effects(job_id)))
             return sorted(filter(is_wanted, map(effect_from, rows)), key=place_of)[:limit]
-        key = self._keys.open(tenant, state) if state in _UNSETTLED else self._keys.effects_of(tenant)
+        key = self._keys.open(tenant, state) if state in UNSETTLED else self._keys.effects_of(tenant)
         found: list[Effect] = []
         low = "-inf" if after is None else after[0]
         start = 0

@@ -2,17 +2,23 @@
 -- Who may be dispatched: of the next urgency, one job of each tenant, then another of each, and so on.
 --
 -- KEYS    ready
--- ARGV    the urgency before (one byte; empty: from the first on), now (eight bytes), limit, the number of turns, for each its
---         urgency and tenant; the number of topics to be left out, and those; likewise of tenants, and of limits
--- Answer  nothing; or: the urgency, the tenant to go on with ('' if all had their turn), and the rounds, each a list of members
+-- ARGV    the urgency before (one byte; empty: from the first on), now (eight bytes), limit, how many may be passed over;
+--         the number of turns, for each its urgency and tenant; the number of topics to be left out, and those; likewise of
+--         tenants, and of limits; then where the walk was broken off, as it was told
+-- Answer  nothing; or: the urgency, the tenant to go on with ('' if all had their turn), where the walk was broken off (nothing
+--         if it was not), and the rounds, each a list of members
 --
 -- Tenants are walked through by jumps, from where the last list ended, for there may be more of them than fit. Members are
 -- read in the order of a tenant's queue; which of a round goes first is for the caller to say.
+--
+-- What is left out may be any number of jobs. After some of them the walk is broken off, so that others have their turn with
+-- the server, and goes on from there: the urgency, whether tenants are still walked through for the first time ('first'), again
+-- from the beginning ('again') or no more ('done'), the tenant that was the last, and each queue that is not at its end: tenant, place.
 local call = redis.call
 local ready = KEYS[1]
 local CHUNK = 20
 
-local at = 4
+local at = 5
 local function pairs_of()
   local found = {}
   for i = 1, tonumber(ARGV[at]) do
@@ -29,7 +35,7 @@ local function set_of()
   at = at + 1 + tonumber(ARGV[at])
   return found
 end
-local before, now, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local before, now, limit, passes = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local turns, topics, tenants, limits = pairs_of(), set_of(), set_of(), set_of()
 
 -- The first member from `low` on that is below `high`; `low` and `high` as ZRANGE wants them.
@@ -59,74 +65,91 @@ local function is_after(a, b)
   return false
 end
 
--- A tenant's jobs that may begin, in order, a few at a time.
-local function queue_of(tenant)
+-- A tenant's jobs that may begin, in order, a few at a time. `next` gives none where the queue is at its end, and where too many
+-- were passed over: then `from` is where to go on.
+local function queue_of(tenant, from)
   local start = urgency .. tenant .. '\0'
-  local low, high = '[' .. start, '[' .. start .. now .. '\255'
+  local queue, high = {tenant = tenant, from = from or '[' .. start, is_over = false}, '[' .. start .. now .. '\255'
   local chunk, i = {}, 0
-  return function()
-    while true do
+  function queue.next()
+    while passes > 0 do
       i = i + 1
       if i > #chunk then
-        chunk, i = call('ZRANGE', ready, low, high, 'BYLEX', 'LIMIT', 0, CHUNK), 1
+        chunk, i = call('ZRANGE', ready, queue.from, high, 'BYLEX', 'LIMIT', 0, CHUNK), 1
         if #chunk == 0 then
+          queue.is_over = true
           return nil
         end
-        low = '(' .. chunk[#chunk]
       end
+      queue.from = '(' .. chunk[i]
       local id_end = string.find(chunk[i], '\0', #start + 9, true)
       local topic_end = string.find(chunk[i], '\0', id_end + 1, true)
       local topic, key = string.sub(chunk[i], id_end + 1, topic_end - 1), string.sub(chunk[i], topic_end + 1)
       if not topics[topic] and not limits[key] then
         return chunk[i]
       end
+      passes = passes - 1
+    end
+  end
+  return queue
+end
+
+local queues, round = {}, {}
+local function take(queue)
+  round[#round + 1] = queue.next()
+  if not queue.is_over then
+    queues[#queues + 1] = queue
+  end
+end
+
+local start, turn = turns[urgency] or '', ''
+local walk, tenant = 'first', start
+if ARGV[at] == urgency then
+  walk, tenant = ARGV[at + 1], ARGV[at + 2]
+  for i = at + 3, #ARGV, 2 do
+    take(queue_of(ARGV[i], ARGV[i + 1]))
+  end
+end
+while walk ~= 'done' and #round < limit and passes > 0 do
+  local member = first('(' .. urgency .. tenant .. '\0\255', '[' .. urgency .. '\255')
+  if not member and walk == 'first' then
+    walk, member = 'again', first('[' .. urgency, '[' .. urgency .. '\255')
+  end
+  if not member or (walk == 'again' and is_after(tenant_of(member), start)) then
+    walk = 'done'
+  else
+    tenant = tenant_of(member)
+    local found = #round
+    if not tenants[tenant] then
+      take(queue_of(tenant))
+    end
+    if #round == found then
+      passes = passes - 1
+    elseif #round == limit then
+      turn = tenant
     end
   end
 end
 
-local start = turns[urgency] or ''
-local queues, round, turn = {}, {}, ''
-local member = first('(' .. urgency .. start .. '\0\255', '[' .. urgency .. '\255')
-local has_wrapped = false
-while #round < limit do
-  if not member and not has_wrapped then
-    has_wrapped = true
-    member = first('[' .. urgency, '[' .. urgency .. '\255')
-  end
-  if not member or (has_wrapped and is_after(tenant_of(member), start)) then
-    break
-  end
-  local tenant = tenant_of(member)
-  if not tenants[tenant] then
-    local queue = queue_of(tenant)
-    local head = queue()
-    if head then
-      queues[#queues + 1] = queue
-      round[#round + 1] = head
-      if #round == limit then
-        turn = tenant
-      end
-    end
-  end
-  member = first('(' .. urgency .. tenant .. '\0\255', '[' .. urgency .. '\255')
-end
-
-local answer, total = {urgency, turn}, 0
+local stopped = {}
+local answer, total = {urgency, turn, stopped}, 0
 while #round > 0 do
   answer[#answer + 1] = round
   total = total + #round
   if total >= limit then
     break
   end
-  round = {}
-  local left = {}
-  for _, queue in ipairs(queues) do
-    local next_one = queue()
-    if next_one then
-      left[#left + 1] = queue
-      round[#round + 1] = next_one
-    end
+  local left = queues
+  queues, round = {}, {}
+  for _, queue in ipairs(left) do
+    take(queue)
   end
-  queues = left
+end
+if total < limit and passes <= 0 then
+  stopped[1], stopped[2], stopped[3] = urgency, walk, tenant
+  for _, queue in ipairs(queues) do
+    stopped[#stopped + 1] = queue.tenant
+    stopped[#stopped + 1] = queue.from
+  end
 end
 return answer

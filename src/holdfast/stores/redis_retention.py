@@ -6,7 +6,6 @@ Jobs and records are walked through in the order in which they came.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from holdfast.core.job import JobId
 from holdfast.core.retention import Limits
@@ -15,28 +14,18 @@ from holdfast.stores.redis_commands import Commands
 from holdfast.stores.redis_family import Family, leavings_of, remove_events, remove_family, survey
 from holdfast.stores.redis_keys import Keys
 from holdfast.stores.redis_load import Ask
-from holdfast.stores.redis_rows import bare_job
-
-LOOK_MAX = 1000
-"""Jobs that one batch looks at, beside the writer."""
-FAMILIES_MAX = 50
-EVENTS_MAX = 1000
-"""That one batch removes: a few milliseconds, between which others have their turn."""
-RECORDS = 2**62
-"""From here on, places are of records (`redis_run_retention`); those of jobs are below."""
-
-
-class Origin(NamedTuple):
-    """A job that is nobody's replay: it stands for its family."""
-
-    seq: int
-    id: JobId
-
-
-class Found(NamedTuple):
-    origins: list[Origin]
-    after: int | None
-    """As in `Pruned`, if all of them go."""
+from holdfast.stores.redis_rows import bare_job, event_from
+from holdfast.stores.retention import (
+    EVENTS_MAX,
+    FAMILIES_MAX,
+    LOOK_MAX,
+    LOOSE,
+    RECORDS,
+    Found,
+    Loose,
+    Origin,
+    loose_among,
+)
 
 
 class Removal:
@@ -80,7 +69,7 @@ class Removal:
         return self.commands
 
 
-async def find(ask: Ask, keys: Keys, limits: Limits, after: int) -> Found:
+async def find(ask: Ask, keys: Keys, limits: Limits, after: int) -> Found[Origin]:
     [flat] = await ask(("ZRANGE", keys.came, f"({after}", "+inf", "BYSCORE", "LIMIT", 0, LOOK_MAX, "WITHSCORES"))
     came = [Origin(int(float(score)), JobId(job_id.decode())) for job_id, score in flat]
     rows = (await ask(("HMGET", keys.jobs, *(each.id for each in came))))[0] if came else []
@@ -100,8 +89,8 @@ async def find(ask: Ask, keys: Keys, limits: Limits, after: int) -> Found:
         return Found(free[:FAMILIES_MAX], free[FAMILIES_MAX - 1].seq)
     if is_all and len(came) == LOOK_MAX:
         return Found(free, came[-1].seq)
-    [records] = await ask(("EXISTS", keys.records))
-    return Found(free, RECORDS if records else None)
+    [records, events] = await ask(("EXISTS", keys.records), ("EXISTS", keys.events))
+    return Found(free, RECORDS if records else LOOSE if events else None)
 
 
 async def _free(ask: Ask, keys: Keys, origins: Sequence[Origin], limits: Limits) -> list[Origin]:
@@ -118,13 +107,13 @@ async def _free(ask: Ask, keys: Keys, origins: Sequence[Origin], limits: Limits)
     return free
 
 
-async def prune(ask: Ask, keys: Keys, found: Found, limits: Limits) -> tuple[Commands, Pruned]:
+async def prune(ask: Ask, keys: Keys, found: Found[Origin], limits: Limits) -> tuple[Commands, Pruned]:
     """What is to be written, if nobody writes meanwhile."""
     # Once more: a replay may have been submitted since.
-    surveyed = await survey(ask, keys, [origin.id for origin in found.origins])
+    surveyed = await survey(ask, keys, [origin.id for origin in found.going])
     going = [
         (origin, family)
-        for origin, family in zip(found.origins, surveyed.families, strict=True)
+        for origin, family in zip(found.going, surveyed.families, strict=True)
         if family.jobs and surveyed.may_go(family, limits)
     ]
     removal = Removal(keys, EVENTS_MAX)
@@ -134,3 +123,22 @@ async def prune(ask: Ask, keys: Keys, found: Found, limits: Limits) -> tuple[Com
         # The history before the job: whatever is left of this family, the next batch finds again.
         return commands, Pruned(removal.jobs, going[gone][0].seq - 1)
     return commands, Pruned(removal.jobs, found.after)
+
+
+async def find_loose(ask: Ask, keys: Keys, limits: Limits, after: int) -> Found[Loose]:
+    """Events that nothing takes with it. The newest of all stays."""
+    [entries, newest] = await ask(
+        ("XRANGE", keys.events, f"({after - LOOSE}-0", "+", "COUNT", LOOK_MAX),
+        ("XREVRANGE", keys.events, "+", "-", "COUNT", 1),
+    )
+    events = [(event_from(int(name.partition(b"-")[0]), fields[1]), name == newest[0][0]) for name, fields in entries]
+    rows = [(event.number, event.tenant, event.job_id or event.run, event.at, last) for event, last in events]
+    return loose_among(rows, limits)
+
+
+async def prune_loose(ask: Ask, keys: Keys, found: Found[Loose]) -> tuple[Commands, Pruned]:
+    removal = Removal(keys, EVENTS_MAX)
+    for event in found.going:
+        removal.commands.also("XDEL", keys.events, f"{event.number}-0")
+        removal.note(event.tenant, [event.number])
+    return await removal.finish(ask), Pruned(0, found.after)

@@ -5,8 +5,7 @@ A run goes from the inside out, its own record last: whatever a batch leaves of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import AsyncIterator
 
 from holdfast.core.job import JobId, Tenant
 from holdfast.core.record import ENDED, OF_A_RUN, Kind
@@ -18,31 +17,15 @@ from holdfast.stores.redis_family import ids_of, load_standings, survey
 from holdfast.stores.redis_index import remove_record
 from holdfast.stores.redis_keys import Keys
 from holdfast.stores.redis_load import Ask
-from holdfast.stores.redis_retention import EVENTS_MAX, FAMILIES_MAX, LOOK_MAX, RECORDS, Removal
+from holdfast.stores.redis_retention import Removal
 from holdfast.stores.redis_rows import Standing, bare_job, event_from, standing_of
+from holdfast.stores.retention import EVENTS_MAX, FAMILIES_MAX, LOOK_MAX, LOOSE, RECORDS, RUNS_MAX, Ended, Found
 
-RUNS_MAX = 10
-"""That one batch removes: each takes several questions."""
-
-
-class Ended(NamedTuple):
-    seq: int
-    kind: Kind
-    tenant: Tenant
-    id: str
-
-    @property
-    def place(self) -> RecordPlace:
-        return (self.kind.value, self.tenant, self.id)
+LAST_LOOK = 10
+"""Events that are read to find the last one of a run, unless they are all of another tenant's run."""
 
 
-class Found(NamedTuple):
-    records: list[Ended]
-    after: int | None
-    """As in `Pruned`, if all of them go."""
-
-
-async def find(ask: Ask, keys: Keys, limits: Limits, after: int) -> Found:
+async def find(ask: Ask, keys: Keys, limits: Limits, after: int) -> Found[Ended]:
     first = f"({after - RECORDS}"
     [flat] = await ask(("ZRANGE", keys.filed, first, "+inf", "BYSCORE", "LIMIT", 0, LOOK_MAX, "WITHSCORES"))
     rows = (await ask(("HMGET", keys.records, *(name for name, _ in flat))))[0] if flat else []
@@ -51,12 +34,14 @@ async def find(ask: Ask, keys: Keys, limits: Limits, after: int) -> Found:
     for (name, score), row in zip(flat, rows, strict=True):
         if row is None:
             continue
+        kind, tenant, record_id = name.decode().split("\0")
+        if kind not in (Kind.RUN, Kind.POST):
+            continue  # before its age is looked at: other records are written anew in their old place
         standing = standing_of(row)
         if standing.created_at >= limits.ended_before:
-            return Found(found, None)  # from here on they are all too young
-        kind, tenant, record_id = name.decode().split("\0")
+            return Found(found, LOOSE)  # from here on they are all too young
         record = Ended(int(float(score)), Kind(kind), Tenant(tenant), record_id)
-        if record.kind not in (Kind.RUN, Kind.POST) or standing.state not in ENDED[record.kind]:
+        if standing.state not in ENDED[record.kind]:
             continue
         if record.kind is Kind.RUN:
             if not await _may_go(ask, keys, record, limits):
@@ -65,16 +50,16 @@ async def find(ask: Ask, keys: Keys, limits: Limits, after: int) -> Found:
         found.append(record)
         if len(found) == FAMILIES_MAX or runs == RUNS_MAX:
             return Found(found, RECORDS + record.seq)
-    return Found(found, RECORDS + int(float(flat[-1][1])) if len(flat) == LOOK_MAX else None)
+    return Found(found, RECORDS + int(float(flat[-1][1])) if len(flat) == LOOK_MAX else LOOSE)
 
 
-async def prune(ask: Ask, keys: Keys, found: Found, limits: Limits) -> tuple[Commands, Pruned]:
+async def prune(ask: Ask, keys: Keys, found: Found[Ended], limits: Limits) -> tuple[Commands, Pruned]:
     """What is to be written, if nobody writes meanwhile."""
     removal = Removal(keys, EVENTS_MAX)
     standings: dict[RecordPlace, Standing] = {}
-    await load_standings(ask, keys, (record.place for record in found.records), standings)
+    await load_standings(ask, keys, (record.place for record in found.going), standings)
     after = found.after
-    for record in found.records:
+    for record in found.going:
         standing = standings.get(record.place)
         if standing is None or standing.state not in ENDED[record.kind]:
             continue  # it was started again since
@@ -95,22 +80,24 @@ async def prune(ask: Ask, keys: Keys, found: Found, limits: Limits) -> tuple[Com
 
 async def _is_over(ask: Ask, keys: Keys, run: Ended, limits: Limits) -> bool:
     """Whether nothing of it has happened since the limits, and its last event is not the newest of all."""
-    [numbers, newest] = await ask(
-        ("ZRANGE", keys.run_history(run.id), 0, EVENTS_MAX - 1, "REV"),
-        ("XREVRANGE", keys.events, "+", "-", "COUNT", 1),
-    )
-    events = await _events(ask, keys, run, numbers)
-    if not events:
-        return True
-    last = events[0]
-    return bool(newest[0][0] != b"%d-0" % last.number and last.at < limits.ended_before)
+    async for event in _events(ask, keys, run, LAST_LOOK, "REV"):
+        [newest] = await ask(("XREVRANGE", keys.events, "+", "-", "COUNT", 1))
+        return bool(newest[0][0] != b"%d-0" % event.number and event.at < limits.ended_before)
+    return True
 
 
-async def _events(ask: Ask, keys: Keys, run: Ended, numbers: Sequence[bytes]) -> list[JobEvent]:
-    """Those of the run's tenant: ids of runs are unique only within one."""
-    entries = await ask(*(("XRANGE", keys.events, b"%b-0" % n, b"%b-0" % n) for n in numbers)) if numbers else []
-    events = [event_from(int(n), entry[0][1][1]) for n, entry in zip(numbers, entries, strict=True) if entry]
-    return [event for event in events if event.tenant == run.tenant]
+async def _events(ask: Ask, keys: Keys, run: Ended, page: int, *order: str) -> AsyncIterator[JobEvent]:
+    """Those of the run's tenant: ids of runs are unique only within one. They are read as they are taken."""
+    start = 0
+    while True:
+        [numbers] = await ask(("ZRANGE", keys.run_history(run.id), start, start + page - 1, *order))
+        if not numbers:
+            return
+        entries = await ask(*(("XRANGE", keys.events, b"%b-0" % n, b"%b-0" % n) for n in numbers))
+        for number, entry in zip(numbers, entries, strict=True):
+            if entry and (event := event_from(int(number), entry[0][1][1])).tenant == run.tenant:
+                yield event
+        start += page
 
 
 async def _may_go(ask: Ask, keys: Keys, run: Ended, limits: Limits) -> bool:
@@ -147,20 +134,22 @@ async def _remove_run(ask: Ask, keys: Keys, run: Ended, limits: Limits, removal:
 async def _remove_records(ask: Ask, keys: Keys, run: Ended, removal: Removal) -> None:
     standings: dict[RecordPlace, Standing] = {}
     for kind in OF_A_RUN:
-        child = keys.child(kind.value, run.tenant, run.id)
-        [ids] = await ask(("ZRANGE", child, 0, removal.events_left - len(standings)))
+        room = removal.events_left - len(standings)
+        if room == 0:
+            break
+        [ids] = await ask(("ZRANGE", keys.child(kind.value, run.tenant, run.id), 0, room - 1))
         await load_standings(ask, keys, ((kind.value, run.tenant, name.decode()) for name in ids), standings)
-    going = list(standings.items())[: removal.events_left]
-    for place, standing in going:
+    for place, standing in standings.items():
         remove_record(removal.commands, keys, place, standing)
-    removal.events_left -= len(going)
+    removal.events_left -= len(standings)
 
 
 async def _remove_own_events(ask: Ask, keys: Keys, run: Ended, removal: Removal) -> None:
-    [numbers] = await ask(("ZRANGE", keys.run_history(run.id), 0, -1))
-    for event in (await _events(ask, keys, run, numbers))[: removal.events_left]:
+    async for event in _events(ask, keys, run, removal.events_left):
         removal.commands.also("XDEL", keys.events, f"{event.number}-0")
         removal.commands.drop(keys.run_history(run.id), event.number)
         if event.job_id:
             removal.commands.drop(keys.history(event.job_id), event.number)
         removal.note(run.tenant, [event.number])
+        if removal.events_left == 0:
+            break

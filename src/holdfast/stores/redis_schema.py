@@ -8,7 +8,7 @@ from typing import NamedTuple
 from holdfast.core.job import JobId
 from holdfast.core.topic import Topics
 from holdfast.errors import StoreUnavailable
-from holdfast.stores.ledger import look_at
+from holdfast.stores.ledger import REVIEW_MAX, look_at
 from holdfast.stores.redis_commands import Commands
 from holdfast.stores.redis_keys import Keys
 from holdfast.stores.redis_link import PlaneLink
@@ -18,9 +18,6 @@ from holdfast.stores.redis_writer import Draft, RedisBatches, info
 
 KNOWN = 1
 """Later versions only add: the release before goes on working on what it finds, unless `oldest` says otherwise."""
-
-REVIEW_MAX = 1000
-"""Jobs that are looked at in one write."""
 
 
 class Start(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
 
@@ -35,6 +35,7 @@ from holdfast.ports import (
     JobFilter,
     KeyReused,
     Note,
+    Overdue,
     Pruned,
     RecordChange,
     Snapshot,
@@ -45,9 +46,11 @@ from holdfast.stores import effects
 from holdfast.stores import sqlite_records as records
 from holdfast.stores import sqlite_retention as retention
 from holdfast.stores import sqlite_run_retention as run_retention
+from holdfast.stores.dispatchable import without
+from holdfast.stores.retention import LOOSE, RECORDS, Found
 from holdfast.stores.sqlite_file import PlanePart, open_reader, translated
 from holdfast.stores.sqlite_jobs import SqliteLedger
-from holdfast.stores.sqlite_reads import Reads, Turns, Without
+from holdfast.stores.sqlite_reads import Reads, Turns
 from holdfast.stores.sqlite_sessions import list_session
 from holdfast.stores.transactions import transact
 
@@ -131,22 +134,22 @@ class SqliteStore:
         except_tenants: Collection[Tenant] = (),
         except_keys: Collection[str] = (),
     ) -> list[Job]:
-        without = Without(tuple(sorted(except_topics)), frozenset(except_tenants), tuple(sorted(except_keys)))
-        return await self._read(lambda reads: reads.list_dispatchable(self.now(), limit, self._turns, without))
+        left_out = without(except_topics, except_tenants, except_keys)
+        return await self._read(lambda reads: reads.list_dispatchable(self.now(), limit, self._turns, left_out))
 
-    async def list_in_hand(self, worker: str) -> list[Job]:
-        return await self._read(lambda reads: reads.list_in_hand(worker))
+    async def list_in_hand(self, *workers: str, bare: bool = False) -> list[Job]:
+        return await self._read(lambda reads: reads.list_in_hand(workers, bare=bare))
 
     async def list_session(self, tenant: Tenant, session: str) -> list[Job]:
-        return await self._read(lambda reads: list_session(reads.execute, tenant, session))
+        return await self._scan(lambda reads: list_session(reads.execute, tenant, session))
 
-    async def list_recoverable(self, *, limit: int, after: JobId | None = None) -> list[Job]:
-        return await self._scan(lambda reads: reads.list_recoverable(self.now(), limit, after))
+    async def list_recoverable(self, *, states: Collection[State], limit: int, after: str = "") -> Overdue:
+        return await self._scan(lambda reads: reads.list_recoverable(self.now(), states, limit, after))
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         return await self._write(lambda ledger: ledger.apply(changes, self._topic_of))
 
-    async def renew_leases(self, leases: Sequence[tuple[JobId, int, float]]) -> list[Job | None]:
+    async def renew_leases(self, leases: Sequence[tuple[JobId, int]]) -> list[Job | None]:
         return await self._write(lambda ledger: ledger.renew_leases(leases, self._topic_of), urgent=True)
 
     async def add_notes(self, notes: Sequence[Note]) -> None:
@@ -225,16 +228,15 @@ class SqliteStore:
         return await self._write(lambda ledger: effects.prepare(ledger, job_id, fence, key, idempotent=idempotent))
 
     async def commit_effect(self, job_id: JobId, fence: int, key: str, result: bytes | None) -> Effect:
-        return await self._write(
-            lambda ledger: effects.settle(
-                ledger, job_id, fence, key, state=EffectState.COMMITTED, result=result, topic_of=self._topic_of
-            )
-        )
+        return await self._settle(job_id, fence, key, EffectState.COMMITTED, result)
 
     async def withdraw_effect(self, job_id: JobId, fence: int, key: str) -> Effect:
+        return await self._settle(job_id, fence, key, EffectState.ABSENT, None)
+
+    async def _settle(self, job_id: JobId, fence: int, key: str, state: EffectState, result: bytes | None) -> Effect:
         return await self._write(
             lambda ledger: effects.settle(
-                ledger, job_id, fence, key, state=EffectState.ABSENT, result=None, topic_of=self._topic_of
+                ledger, job_id, fence, key, state=state, result=result, topic_of=self._topic_of
             )
         )
 
@@ -284,16 +286,18 @@ class SqliteStore:
     # -- retention ---------------------------------------------------------------------------------
 
     async def prune(self, limits: Limits, *, after: int = 0) -> Pruned:
-        # Looked for beside the writer, which is then asked only for what can go.
-        if after >= retention.RECORDS:
+        if after >= LOOSE:
+            loose = await self._scan(lambda reads: retention.find_loose(reads, limits, after))
+            return await self._remove(loose, lambda ledger: retention.prune_loose(ledger, loose))
+        if after >= RECORDS:
             ended = await self._scan(lambda reads: run_retention.find(reads, limits, after))
-            if not ended.records:
-                return Pruned(0, ended.after)
-            return await self._write(lambda ledger: run_retention.prune(ledger, ended, limits))
+            return await self._remove(ended, lambda ledger: run_retention.prune(ledger, ended, limits))
         found = await self._scan(lambda reads: retention.find(reads, limits, after))
-        if not found.origins:
-            return Pruned(0, found.after)
-        return await self._write(lambda ledger: retention.prune(ledger, found, limits))
+        return await self._remove(found, lambda ledger: retention.prune(ledger, found, limits))
+
+    async def _remove(self, found: Found[Any], verb: Callable[[SqliteLedger], Pruned]) -> Pruned:
+        """It was looked for beside the writer, who is asked only for what can go."""
+        return await self._write(verb) if found.going else Pruned(0, found.after)
 
     async def pruned_until(self, tenant: Tenant | None = None) -> int:
         return await self._read(lambda reads: retention.pruned_until(reads, tenant))

@@ -48,6 +48,8 @@ CREATE INDEX IF NOT EXISTS holdfast_jobs_in_hand ON holdfast_jobs (worker, id)
     WHERE state IN ('DISPATCHED', 'RUNNING');
 CREATE INDEX IF NOT EXISTS holdfast_jobs_live ON holdfast_jobs (id, look_at)
     WHERE look_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS holdfast_jobs_undecided ON holdfast_jobs (id, look_at)
+    WHERE state IN ('PENDING', 'APPROVAL_REQUIRED');
 CREATE INDEX IF NOT EXISTS holdfast_jobs_unlucky ON holdfast_jobs (tenant, state, id)
     WHERE state IN ('FAILED', 'CANCELLED', 'TIMEOUT', 'DENIED');
 CREATE INDEX IF NOT EXISTS holdfast_jobs_replays ON holdfast_jobs (replay_of)

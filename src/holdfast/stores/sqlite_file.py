@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import apsw
 
-from holdfast.core.recovery import next_look
 from holdfast.core.topic import Topics
 from holdfast.errors import HoldfastError, Invalid, StoreUnavailable
 from holdfast.locks.errors import LockError, StoreRefused, Unavailable
 from holdfast.locks.stores.sqlite_writer import BUSY_TIMEOUT_MS
 from holdfast.ports import JobEvent
+from holdfast.stores.ledger import REVIEW_MAX, look_at
 from holdfast.stores.rows import job_of
 from holdfast.stores.sqlite_jobs import SqliteLedger
 from holdfast.stores.sqlite_rows import SELECT_JOB
@@ -45,6 +45,7 @@ CHECKED_BYTES_MAX = 64 * 1024 * 1024
 """Up to this size every page is looked at when the file is opened (a tenth of a second). Damage in a
 larger one is found when it is read, and refused then."""
 
+_LIVE = f"{SELECT_JOB} FROM holdfast_jobs WHERE look_at IS NOT NULL AND id > ? ORDER BY id LIMIT ?"
 _SCHEMA = Path(__file__).with_name("sqlite.sql")
 
 
@@ -124,12 +125,13 @@ class PlanePart:
         if _meta(connection, "topics") == digest:
             return
         _set_meta(connection, "topics", digest)
-        live = connection.execute(f"{SELECT_JOB} FROM holdfast_jobs WHERE look_at IS NOT NULL").fetchall()
-        jobs = [job_of(row) for row in live]
-        connection.executemany(
-            "UPDATE holdfast_jobs SET look_at = ? WHERE id = ?",
-            [(next_look(job, topics.get(job.topic), now=0.0), job.id) for job in jobs],
-        )
+        after = ""
+        while jobs := [job_of(row) for row in connection.execute(_LIVE, (after, REVIEW_MAX))]:
+            connection.executemany(
+                "UPDATE holdfast_jobs SET look_at = ? WHERE id = ?",
+                [(look_at(job, topics.get), job.id) for job in jobs],
+            )
+            after = jobs[-1].id
 
     def _measured_offset(self, connection: apsw.Connection) -> float:
         boot_id = self._runtime.boot_id()

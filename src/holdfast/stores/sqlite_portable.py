@@ -56,12 +56,12 @@ class SqlitePortable:
                 yield page
 
     async def load(self, pages: AsyncIterator[Page], *, check: Check) -> None:
+        self._refuse_others()
         store = open_store(self._url, topics=Topics(), runtime=self._runtime)
         await store.open()  # makes the tables
         await store.close()
         with self._opened(alone=True) as connection:
-            if connection.execute(f"SELECT {EMPTY}").fetchone() != (1,):
-                raise not_empty(self._subject)
+            self._refuse_used(connection)
             # Dropped with the connection, if anything raises: the commit is the last thing that happens.
             connection.execute("DELETE FROM holdfast_snapshot")
             async for page in pages:
@@ -99,6 +99,19 @@ class SqlitePortable:
             raise StoreUnavailable(self._subject, "there is no plane in this file", applied=False) from None
         if version != PLANE_VERSION:
             raise outdated(self._subject)
+
+    def _refuse_others(self) -> None:
+        """Before a store is opened on the file: that would change what a plane has there."""
+        if not Path(self._path).exists():
+            return
+        with self._opened(alone=True) as connection:
+            if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'holdfast_jobs'").fetchone():
+                self._refuse_outdated(connection)
+                self._refuse_used(connection)
+
+    def _refuse_used(self, connection: apsw.Connection) -> None:
+        if connection.execute(f"SELECT {EMPTY}").fetchone() != (1,):
+            raise not_empty(self._subject)
 
 
 def _pages(connection: apsw.Connection) -> Iterator[Page]:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core.effect import Effect, EffectPlace
 from holdfast.core.job import PARKED_UNTIL, Job, JobId, Tenant
 from holdfast.core.states import EffectState, State
-from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Snapshot
+from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Overdue, Snapshot
+from holdfast.stores.dispatchable import Without
 from holdfast.stores.rows import effect_of, event_of, job_of, json_text
-from holdfast.stores.sqlite_rows import SELECT_EFFECT, SELECT_EVENT, SELECT_JOB
+from holdfast.stores.sqlite_rows import SELECT_BARE_JOB, SELECT_EFFECT, SELECT_EVENT, SELECT_JOB
 
 if TYPE_CHECKING:
     import apsw
 
 _LIVE = ("INDEXED BY holdfast_jobs_live", "look_at IS NOT NULL")
+_UNDECIDED = ("INDEXED BY holdfast_jobs_undecided", "state IN ('PENDING', 'APPROVAL_REQUIRED')")
 _IN_HAND = ("INDEXED BY holdfast_jobs_in_hand", "state IN ('DISPATCHED', 'RUNNING')")
 _UNLUCKY = ("INDEXED BY holdfast_jobs_unlucky", "state IN ('FAILED', 'CANCELLED', 'TIMEOUT', 'DENIED')")
 
@@ -26,8 +28,8 @@ _KEY = "decision ->> '$.concurrency.key'"
 _WAYS_BY_STATE = {
     # The index to go by, and the condition it was made under, word for word: else it is not taken, and
     # a rare state is looked for among all of the tenant's jobs.
-    State.PENDING: _LIVE,
-    State.APPROVAL_REQUIRED: _LIVE,
+    State.PENDING: _UNDECIDED,
+    State.APPROVAL_REQUIRED: _UNDECIDED,
     State.SCHEDULED: _LIVE,
     State.DISPATCHED: _IN_HAND,
     State.RUNNING: _IN_HAND,
@@ -39,14 +41,6 @@ _WAYS_BY_STATE = {
 
 _AMONG_IDS = "id IN (SELECT value FROM json_each(?))"
 """However many: the statement's text must not vary, for that is what keeps it prepared."""
-
-
-class Without(NamedTuple):
-    """What `list_dispatchable` leaves out."""
-
-    topics: tuple[str, ...] = ()
-    tenants: frozenset[Tenant] = frozenset()
-    keys: tuple[str, ...] = ()
 
 
 class Turns:
@@ -171,11 +165,11 @@ class Reads:
             yield tenant
             after = tenant
 
-    def list_in_hand(self, worker: str) -> list[Job]:
+    def list_in_hand(self, workers: Sequence[str], *, bare: bool) -> list[Job]:
         rows = self.execute(
-            f"{SELECT_JOB} FROM holdfast_jobs INDEXED BY holdfast_jobs_in_hand "
-            "WHERE worker = ? AND state IN ('DISPATCHED', 'RUNNING') ORDER BY id",
-            (worker,),
+            f"{SELECT_BARE_JOB if bare else SELECT_JOB} FROM holdfast_jobs INDEXED BY holdfast_jobs_in_hand "  # noqa: S608
+            "WHERE worker IN (SELECT value FROM json_each(?)) AND state IN ('DISPATCHED', 'RUNNING') ORDER BY id",
+            (json_text(list(workers)),),
         )
         return [job_of(row) for row in rows.fetchall()]
 
@@ -188,13 +182,19 @@ class Reads:
         )
         return [job_of(row) for row in rows.fetchall()]
 
-    def list_recoverable(self, now: float, limit: int, after: JobId | None) -> list[Job]:
-        rows = self.execute(
-            f"{SELECT_JOB} FROM holdfast_jobs INDEXED BY holdfast_jobs_live "
-            "WHERE look_at IS NOT NULL AND look_at <= ? AND id > ? ORDER BY id LIMIT ?",
-            (now, after or "", limit),
-        )
-        return [job_of(row) for row in rows.fetchall()]
+    def list_recoverable(self, now: float, states: Collection[State], limit: int, after: str) -> Overdue:
+        found: list[Job] = []
+        for way in dict.fromkeys(_WAYS_BY_STATE[state] for state in states):
+            index, condition = way
+            among = ", ".join(f"'{state}'" for state in State if state in states and _WAYS_BY_STATE.get(state) == way)
+            rows = self.execute(
+                f"{SELECT_JOB} FROM holdfast_jobs {index} WHERE {condition} AND state IN ({among}) "
+                "AND look_at <= ? AND id > ? ORDER BY id LIMIT ?",
+                (now, after, limit),
+            )
+            found += [job_of(row) for row in rows.fetchall()]
+        page = sorted(found, key=lambda job: job.id)[:limit]
+        return Overdue(page, page[-1].id if len(page) == limit else "")
 
     def list_events(
         self, after: int, limit: int, tenant: Tenant | None, job_id: JobId | None, run: str | None

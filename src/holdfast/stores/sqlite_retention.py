@@ -7,23 +7,24 @@ kept for this, so a job that ends pays nothing for being removed one day.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+from holdfast.core.effect import UNSETTLED
 from holdfast.core.job import JobId, Tenant
 from holdfast.core.retention import Limits
-from holdfast.core.states import EffectState
 from holdfast.ports import Pruned
+from holdfast.stores.retention import (
+    EVENTS_MAX,
+    FAMILIES_MAX,
+    LOOK_MAX,
+    LOOSE,
+    RECORDS,
+    Found,
+    Loose,
+    Origin,
+    loose_among,
+)
 from holdfast.stores.sqlite_jobs import SqliteLedger
 from holdfast.stores.sqlite_reads import Reads
-
-LOOK_MAX = 1000
-"""Jobs that one batch looks at, beside the writer."""
-FAMILIES_MAX = 50
-EVENTS_MAX = 1000
-"""That one batch removes: a few milliseconds of the writer, between which others have their turn."""
-RECORDS = 2**62
-"""From here on, places are of records (`sqlite_run_retention`); those of jobs are below."""
-
 
 _REMOVALS = (
     # The job itself last: it is what knows the tenant.
@@ -43,20 +44,7 @@ _REMOVALS = (
 )
 
 
-class Origin(NamedTuple):
-    """A job that is nobody's replay: it stands for its family."""
-
-    seq: int
-    id: JobId
-
-
-class Found(NamedTuple):
-    origins: list[Origin]
-    after: int | None
-    """As in `Pruned`, if all of them go."""
-
-
-def find(reads: Reads, limits: Limits, after: int) -> Found:
+def find(reads: Reads, limits: Limits, after: int) -> Found[Origin]:
     rows = reads.execute(
         "SELECT seq, id, created_at, replay_of, look_at FROM holdfast_jobs WHERE seq > ? ORDER BY seq LIMIT ?",
         (after, LOOK_MAX),
@@ -64,25 +52,45 @@ def find(reads: Reads, limits: Limits, after: int) -> Found:
     origins: list[Origin] = []
     for seq, job_id, created_at, replay_of, look_at in rows:
         if created_at >= limits.ended_before:
-            return Found(origins, _first_record(reads))  # from here on they are all too young
+            return Found(origins, _next_place(reads))  # from here on they are all too young
         if replay_of is None and look_at is None and may_go(reads, job_id, limits):
             origins.append(Origin(seq, job_id))
             if len(origins) == FAMILIES_MAX:
                 return Found(origins, seq)
-    return Found(origins, rows[-1][0] if len(rows) == LOOK_MAX else _first_record(reads))
+    return Found(origins, rows[-1][0] if len(rows) == LOOK_MAX else _next_place(reads))
 
 
-def _first_record(reads: Reads) -> int | None:
+def _next_place(reads: Reads) -> int | None:
     """Where to go on after the jobs."""
-    [(any_record,)] = reads.execute("SELECT EXISTS (SELECT 1 FROM holdfast_records)")
-    return RECORDS if any_record else None
+    [(any_record, any_loose)] = reads.execute(
+        "SELECT EXISTS (SELECT 1 FROM holdfast_records), EXISTS (SELECT 1 FROM holdfast_events WHERE job_id = '')"
+    )
+    return RECORDS if any_record else LOOSE if any_loose else None
 
 
-def prune(ledger: SqliteLedger, found: Found, limits: Limits) -> Pruned:
+def find_loose(reads: Reads, limits: Limits, after: int) -> Found[Loose]:
+    """Events that nothing takes with it. The newest of all stays."""
+    rows = reads.execute(
+        "SELECT number, tenant, run, at, number = (SELECT max(number) FROM holdfast_events) FROM holdfast_events "
+        "WHERE job_id = '' AND number > ? ORDER BY number LIMIT ?",
+        (after - LOOSE, LOOK_MAX),
+    ).fetchall()
+    return loose_among(rows, limits)
+
+
+def prune_loose(ledger: SqliteLedger, found: Found[Loose]) -> Pruned:
+    for event in found.going:
+        ledger.execute("DELETE FROM holdfast_events WHERE number = ?", (event.number,))
+    for tenant, number in {event.tenant: event.number for event in found.going}.items():  # the last of each
+        note_removed(ledger, [(number, tenant)])
+    return Pruned(0, found.after)
+
+
+def prune(ledger: SqliteLedger, found: Found[Origin], limits: Limits) -> Pruned:
     # What this transaction has told of so far is not in the table yet: the newest event is among it.
     ledger.finish()
     events_left, jobs = EVENTS_MAX, 0
-    for origin in found.origins:
+    for origin in found.going:
         # Once more, in the transaction: a replay may have been submitted since.
         if not may_go(ledger.reads, origin.id, limits):
             continue
@@ -124,7 +132,7 @@ def may_go(reads: Reads, origin: JobId, limits: Limits, *, with_run: str = "") -
         return False
     unsettled = reads.execute(
         "SELECT 1 FROM holdfast_effects WHERE job_id = ? AND state IN (?, ?) LIMIT 1",
-        (origin, EffectState.PREPARED, EffectState.UNKNOWN),
+        (origin, *UNSETTLED),
     ).fetchone()
     return unsettled is None and not any(_is_wanted(reads, job_id, limits) for job_id in family_of(reads, origin))
 

@@ -10,12 +10,12 @@ from holdfast.stores.rows import ANEW, BOUNDS, EFFECT, EVENT, ONCE, RECORD, valu
 PAYLOAD_INLINE_MAX = 512
 """Larger payloads have a row of their own: a job's row is written anew with each of its versions."""
 
-SELECT_JOB = "SELECT " + ", ".join(  # noqa: S608  (names of columns)
+_PAYLOAD = (
     "CASE WHEN payload IS NULL THEN (SELECT p.payload FROM holdfast_payloads p WHERE p.job_id = id) ELSE payload END"
-    if name == "payload"
-    else name
-    for name in (*ONCE, *ANEW)
 )
+SELECT_JOB = "SELECT " + ", ".join(_PAYLOAD if name == "payload" else name for name in (*ONCE, *ANEW))
+SELECT_BARE_JOB = SELECT_JOB.replace(_PAYLOAD, "x''")
+"""Its payload is empty."""
 INSERT_JOB = (
     f"INSERT INTO holdfast_jobs ({', '.join((*ONCE, *ANEW, 'look_at'))}) "  # noqa: S608  (names of columns)
     f"VALUES ({', '.join('?' * (len(ONCE) + len(ANEW) + 1))}) ON CONFLICT (id) DO NOTHING"

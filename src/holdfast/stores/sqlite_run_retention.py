@@ -6,83 +6,52 @@ last: whatever a batch leaves of it, the next one finds by that record.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from holdfast.core.job import JobId, Tenant
+from holdfast.core.job import JobId
 from holdfast.core.record import ENDED, OF_A_RUN, Kind
 from holdfast.core.retention import Limits
 from holdfast.ports import Pruned
+from holdfast.stores.retention import EVENTS_MAX, FAMILIES_MAX, LOOK_MAX, LOOSE, RECORDS, Ended, Found, Spent
 from holdfast.stores.sqlite_jobs import SqliteLedger
 from holdfast.stores.sqlite_reads import Reads
-from holdfast.stores.sqlite_retention import (
-    EVENTS_MAX,
-    FAMILIES_MAX,
-    LOOK_MAX,
-    RECORDS,
-    family_of,
-    may_go,
-    note_removed,
-    remove_events,
-    remove_jobs,
-)
+from holdfast.stores.sqlite_retention import family_of, may_go, note_removed, remove_events, remove_jobs
 
 
-class Ended(NamedTuple):
-    row: int
-    kind: Kind
-    tenant: Tenant
-    id: str
-
-
-class Found(NamedTuple):
-    records: list[Ended]
-    after: int | None
-    """As in `Pruned`, if all of them go."""
-
-
-class Spent(NamedTuple):
-    """What it took to remove a run, or a part of it."""
-
-    jobs: int
-    rows: int
-    """Events and records."""
-    is_gone: bool
-
-
-def find(reads: Reads, limits: Limits, after: int) -> Found:
+def find(reads: Reads, limits: Limits, after: int) -> Found[Ended]:
     rows = reads.execute(
         "SELECT rowid, kind, tenant, id, state, created_at FROM holdfast_records WHERE rowid > ? ORDER BY rowid LIMIT ?",
         (after - RECORDS, LOOK_MAX),
     ).fetchall()
     found: list[Ended] = []
     for row, kind, tenant, record_id, state, created_at in rows:
+        if kind not in (Kind.RUN, Kind.POST):
+            continue  # before its age is looked at: other records are written anew in their old place
         if created_at >= limits.ended_before:
-            return Found(found, None)  # from here on they are all too young
-        if kind not in (Kind.RUN, Kind.POST) or state not in ENDED[kind]:
+            return Found(found, LOOSE)  # from here on they are all too young
+        if state not in ENDED[kind]:
             continue
         record = Ended(row, Kind(kind), tenant, record_id)
         if record.kind is Kind.POST or _may_go(reads, record, limits):
             found.append(record)
             if len(found) == FAMILIES_MAX:
                 return Found(found, RECORDS + row)
-    return Found(found, RECORDS + rows[-1][0] if len(rows) == LOOK_MAX else None)
+    return Found(found, RECORDS + rows[-1][0] if len(rows) == LOOK_MAX else LOOSE)
 
 
-def prune(ledger: SqliteLedger, found: Found, limits: Limits) -> Pruned:
+def prune(ledger: SqliteLedger, found: Found[Ended], limits: Limits) -> Pruned:
     # What this transaction has told of so far is not in the table yet: the newest event is among it.
     ledger.finish()
     jobs, rows_left = 0, EVENTS_MAX
-    for record in found.records:
+    for record in found.going:
         if not _has_ended(ledger.reads, record, limits):
             continue  # it was started again since
         if record.kind is Kind.POST:
-            ledger.execute("DELETE FROM holdfast_records WHERE rowid = ?", (record.row,))
+            ledger.execute("DELETE FROM holdfast_records WHERE rowid = ?", (record.seq,))
             continue
         spent = _remove_run(ledger, record, limits, rows_left)
         jobs += spent.jobs
         rows_left -= spent.rows
         if not spent.is_gone and (rows_left <= 0 or spent.jobs):
-            return Pruned(jobs, RECORDS + record.row - 1)
+            return Pruned(jobs, RECORDS + record.seq - 1)
     return Pruned(jobs, found.after)
 
 
@@ -138,7 +107,7 @@ def _remove_run(ledger: SqliteLedger, run: Ended, limits: Limits, rows_max: int)
         rows += _remove_own_events(ledger, run, rows_max - rows)
     if jobs or rows >= rows_max:
         return Spent(jobs, rows, is_gone=False)
-    ledger.execute("DELETE FROM holdfast_records WHERE rowid = ?", (run.row,))
+    ledger.execute("DELETE FROM holdfast_records WHERE rowid = ?", (run.seq,))
     return Spent(jobs, rows, is_gone=True)
 
 

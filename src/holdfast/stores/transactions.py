@@ -28,7 +28,7 @@ def _transact(ledger: Ledger, transaction: Transaction, topic_of: TopicOf) -> bo
     new = _new_jobs(ledger, transaction)
     possible = (
         _may_change_jobs(ledger, transaction.changes, new)
-        and may_change_records(ledger, transaction.records)
+        and may_change_records(ledger, [*_new_records(ledger, transaction), *transaction.records])
         and all(_may_be_alone(ledger, submission.job, transaction.changes) for submission in alone)
     )
     if not possible:
@@ -52,6 +52,14 @@ def _new_jobs(ledger: Ledger, transaction: Transaction) -> dict[JobId, int]:
         for submission in transaction.submissions
         if submission.job.id in changed and not _is_repeated(ledger, submission)
     }
+
+
+def _new_records(ledger: Ledger, transaction: Transaction) -> list[RecordChange]:
+    """Those that come with its submissions; a repeated one leaves its own alone."""
+    with_records = (submission for submission in transaction.submissions if submission.records)
+    return [
+        change for submission in with_records if not _is_repeated(ledger, submission) for change in submission.records
+    ]
 
 
 def _may_change_jobs(ledger: Ledger, changes: Sequence[Change], new: Mapping[JobId, int]) -> bool:

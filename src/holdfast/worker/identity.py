@@ -43,8 +43,8 @@ def is_dead(worker: str, me: Identity) -> bool:
         return False
     _, boot, pid, started_at = parts
     if boot != me.boot_id[:8]:
-        # Booted since, if it is the same machine: a host's name alone does not say so.
-        return _machine() != ""
+        # Booted since; or another machine that was set up from the same image, with its name and its machine id.
+        return False
     if _namespace_of(started_at) != _namespace_of(me.started_at):
         return False  # a container beside this one: its process ids say nothing here
     return find_start(int(pid)) != started_at

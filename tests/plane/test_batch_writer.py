@@ -1,0 +1,79 @@
+"""Batches of writes to a server that takes its time: what one caller does wrong does not cost the others theirs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from locks.virtual import VirtualRuntime, on_virtual_time
+
+from holdfast.errors import HoldfastError, Invalid, StoreUnavailable
+from holdfast.stores.batch import BatchLedger, Needs
+from holdfast.stores.batch_writer import BatchWriter, Call
+
+WRITE_S = 0.5
+
+
+class Server:
+    """Each write takes half a second, whether it is refused or not."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    async def write(self, calls: list[Call]) -> tuple[BatchLedger, list[Any]]:
+        await asyncio.sleep(WRITE_S)
+        ledger = BatchLedger(0.0)
+        answers = [call.verb(ledger) for call in calls]
+        self.sizes.append(len(calls))
+        return ledger, answers
+
+    def is_everybodys(self, failure: Exception) -> bool:
+        return not isinstance(failure, ValueError)
+
+    def translated(self, failure: Exception, *, applied: bool | None) -> HoldfastError:
+        return Invalid(f"{failure}, applied: {applied}")
+
+    async def close(self) -> None: ...
+
+
+async def answers(server: Server, numbers: int, *, unstorable: int, timeout_s: float) -> list[Any]:
+    def ask(needs: Needs) -> None:
+        needs.letters.add(1)
+
+    def store(number: int) -> int:
+        if number == unstorable:
+            raise ValueError("unstorable")
+        return number
+
+    writer = BatchWriter("here", server, batch_max=1000, timeout_s=timeout_s, committed=lambda _: None)
+    calls = (
+        writer.call(ask, lambda _, number=number: store(number), size=1, urgent=False)  # type: ignore[misc]
+        for number in range(numbers)
+    )
+    answered = await asyncio.gather(*calls, return_exceptions=True)
+    await writer.close()
+    return answered
+
+
+@on_virtual_time
+async def test_call_that_cannot_be_stored_leaves_the_others_their_batches(runtime: VirtualRuntime) -> None:
+    server, began = Server(), runtime.now()
+
+    answered = await answers(server, 64, unstorable=9, timeout_s=60.0)
+
+    assert [answer for answer in answered if not isinstance(answer, Exception)] == [n for n in range(64) if n != 9]
+    assert isinstance(answered[9], Invalid)
+    assert sorted(server.sizes) == [1, 2, 4, 8, 16, 32]
+    assert runtime.now() - began == 13 * WRITE_S, "six of them, and seven that were refused"
+
+
+@on_virtual_time
+async def test_who_has_waited_too_long_is_told_so_and_nothing_of_it_is_written(runtime: VirtualRuntime) -> None:
+    server, began = Server(), runtime.now()
+
+    answered = await answers(server, 8, unstorable=0, timeout_s=4 * WRITE_S)
+
+    late = [answer for answer in answered if isinstance(answer, StoreUnavailable)]
+    assert [error.applied for error in late] == [False] * 7
+    assert server.sizes == []
+    assert runtime.now() - began == 4 * WRITE_S
