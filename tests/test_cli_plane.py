@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,17 @@ def test_dead_letters_show_their_evidence_and_are_replayed_once(plane: Plane) ->
     assert f"holdfast dead-letter replay {number}" in shown.stderr
     assert [event["kind"] for event in whole["events"]][-1] == "job.failed"
     assert first["id"] == second["id"]
+
+
+def test_an_effect_is_shown_whatever_page_it_is_on(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("holdfast.cli.effect"), "_PAGE", 1)
+    taken = plane.started("ledger", "clerk")
+    job, fence = taken["job_id"], taken["fence"]
+    for key in ("a", "b", "c"):
+        plane.work("effect/prepare", worker="clerk", job_id=job, fence=fence, key=key)
+
+    assert [plane.json("effect", "show", job, key)["key"] for key in ("a", "b", "c")] == ["a", "b", "c"]
+    assert plane.shell("effect", "show", job, "d").exit_code == 3
 
 
 def test_an_unknown_effect_is_on_the_worklist_until_a_person_settles_it(plane: Plane) -> None:

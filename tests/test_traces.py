@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from plane.jobs import a_job
 
 from holdfast import tracing
+from holdfast.api import NewJob
 from holdfast.cli.logs import JsonLines
 from holdfast.telemetry import Telemetry
 from holdfast.worker import Job, Worker
@@ -75,6 +76,22 @@ async def test_one_trace_from_the_caller_to_the_handler(collected: InMemorySpanE
     told = spans["process greet"].attributes or {}
     assert (told["holdfast.job.id"], told["holdfast.outcome"]) == (ended.id, "succeeded")
     assert told["holdfast.fence"] == (spans["dispatch greet"].attributes or {})["holdfast.fence"]
+
+
+async def test_a_batch_is_one_span_between_the_caller_and_its_jobs(
+    collected: InMemorySpanExporter, tmp_path: Path
+) -> None:
+    async with serving(tmp_path) as served:
+        with tracing.span("caller", "producer", trace=TRACE):
+            await served.client.submit_many([NewJob(topic="t"), NewJob(topic="t")], actor="ann")
+        [first, second] = [await served.start(), await served.start()]
+        [actor] = {(await served.client.get(one["job_id"])).actor for one in (first, second)}
+
+    spans = {span.name: span for span in collected.get_finished_spans()}
+    assert parent_of(spans["submit batch"]) == id_of(spans["caller"])
+    assert (spans["submit batch"].attributes or {})["holdfast.jobs"] == 2
+    assert {one["trace"][36:52] for one in (first, second)} == {f"{id_of(spans['submit batch']):016x}"}
+    assert actor == "ann"
 
 
 async def test_where_nobody_collects_the_callers_trace_is_handed_on_as_it_is(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from holdfast.core.approval import from_record
 from holdfast.core.record import Kind
+from holdfast.errors import StoreUnavailable
 from holdfast.flow.approve import Approvals
 from holdfast.locks.runtime import Runtime
 from holdfast.loops import Loop
@@ -25,4 +26,9 @@ class ApprovalTimer(Loop):
 
     async def tick(self) -> None:
         for record in await self._store.list_due(Kind.APPROVAL, limit=BATCH):
-            await self._approvals.look_after(from_record(record))
+            try:
+                await self._approvals.look_after(from_record(record))
+            except StoreUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001  (whatever is wrong with one, the others have their time as well)
+                self.log_failed(record, error)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from holdfast.core.policy_version import PLANE
 from holdfast.core.presence import Presence, from_record, to_record
 from holdfast.core.record import Kind, Record
+from holdfast.errors import StoreUnavailable
 from holdfast.locks.runtime import Runtime
 from holdfast.loops import Loop
 from holdfast.ports import RecordChange, Store, Transaction
@@ -61,8 +63,9 @@ class Attendance(Loop):
         await super().stop()
         if self._version:
             gone = to_record(self._presence(self._store.now()), version=self._version)
-            await self._store.transact([Transaction(records=[_removal(gone)])])
-            self._version = 0
+            with suppress(StoreUnavailable):  # then they forget it by and by
+                await self._store.transact([Transaction(records=[_removal(gone)])])
+                self._version = 0
 
     async def tick(self) -> None:
         now = self._store.now()

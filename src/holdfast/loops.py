@@ -7,6 +7,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
+from holdfast.core.record import Record
 from holdfast.locks.runtime import Runtime
 from holdfast.ports import JobEvent, Store
 
@@ -56,6 +57,11 @@ class Loop(ABC):
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    def log_failed(self, record: Record, error: Exception) -> None:
+        """Looking after one of many records raised this, which is no reason to leave out the others."""
+        told = {"event": "loop.record_failed", "loop": self.name, "kind": record.kind, "record": record.id}
+        logger.error("loop.record_failed", extra=told, exc_info=error)
 
     async def _run(self) -> None:
         while True:

@@ -108,6 +108,12 @@ class Matrix(Listener):
             raise
         if written:
             self._counts, self._hour_version = counts, record.version
+        else:
+            # A write whose answer was lost has come through after all. The next one says the whole hour again, so that
+            # nothing is counted twice.
+            self._renewals.put_back(taken)
+            [found] = await self._store.find_records(Kind.RENEWALS, PLANE, [record.id])
+            self._hour_version = 0 if found is None else found.version
 
     async def _forget(self) -> None:
         """Hours of more than a day ago, whoever wrote them."""

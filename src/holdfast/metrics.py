@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from holdfast.core.freeze import Breadth
-from holdfast.core.states import TERMINAL, Risk, State
+from holdfast.core.states import LIVE, Risk
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 PATIENCE_S = (1, 10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600, 7 * 24 * 3600)
@@ -21,7 +21,6 @@ PATIENCE_S = (1, 10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 36
 
 PHASES = ("dispatched_write", "publish", "rollback_write", "relay")
 REFUSED = ("start", "renewal", "progress", "effect", "succeeded", "failed", "cancelled", "handed_back", "timed_out")
-LIVE = tuple(state for state in State if state not in TERMINAL)
 
 
 class Metrics:

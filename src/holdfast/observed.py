@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from holdfast.core.effect import Effect, Ruling
-from holdfast.core.job import Job, JobId
+from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.states import TERMINAL
 from holdfast.ports import Accepted, Change, JobEvent, KeyReused, Store, Submission, Transaction
 from holdfast.telemetry import Telemetry
@@ -59,6 +59,12 @@ class _Observed:
             if done:
                 self._wrote(transaction)
         return written
+
+    async def replay_dead_letter(self, tenant: Tenant, number: int, submission: Submission) -> Accepted:
+        answer = await self._store.replay_dead_letter(tenant, number, submission)
+        if not answer.repeated:
+            self._begun(answer.job)
+        return answer
 
     async def prepare_effect(self, job_id: JobId, fence: int, key: str, *, idempotent: bool) -> tuple[Effect, Ruling]:
         effect, ruling = await self._store.prepare_effect(job_id, fence, key, idempotent=idempotent)

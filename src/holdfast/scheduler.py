@@ -12,6 +12,7 @@ from holdfast.core.topic import Topics
 from holdfast.flow.decide import Policy
 from holdfast.flow.dispatch import Dispatched, Dispatcher, Doors, Placed, Sending
 from holdfast.flow.freeze import LiveFreezes
+from holdfast.flow.gone import IsGone
 from holdfast.locks import Locks
 from holdfast.locks.runtime import Runtime
 from holdfast.loops import Listener
@@ -40,15 +41,16 @@ class Scheduler(Listener):
         topics: Topics,
         policy: Policy,
         doors: Doors,
+        freezes: LiveFreezes,
         telemetry: Telemetry,
         runtime: Runtime,
+        is_gone: IsGone,
         quotas: Quotas | None = None,
-        freezes: LiveFreezes | None = None,
     ) -> None:
         super().__init__("scheduler", store=store, every_s=POLL_S, runtime=runtime)
         self._registry = registry
         self._runtime = runtime
-        self._freezes = freezes or LiveFreezes(store)
+        self._freezes = freezes
         self._dispatcher = Dispatcher(
             store=store,
             bus=bus,
@@ -56,9 +58,10 @@ class Scheduler(Listener):
             topics=topics,
             policy=policy,
             doors=doors,
+            freezes=freezes,
             telemetry=telemetry,
             runtime=runtime,
-            freezes=self._freezes,
+            is_gone=is_gone,
         )
         self._quotas = quotas or Quotas()
         self._topics = topics

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.core.record import Kind
+from holdfast.core.freeze import Frozen
+from holdfast.core.record import Kind, Record
 from holdfast.core.schedule import Overlap, Schedule, due_ticks, schedule_from, schedule_record
-from holdfast.errors import Conflict, TooMany
+from holdfast.errors import Conflict, StoreUnavailable, TooMany
 from holdfast.flow.fire import Starts, fire, last_lives
 from holdfast.flow.freeze import LiveFreezes
 from holdfast.flow.submit import Submitter
@@ -34,12 +35,12 @@ class Timetable(Loop):
         locks: Locks,
         submitter: Submitter,
         runs: Starts,
+        freezes: LiveFreezes,
         telemetry: Telemetry,
         runtime: Runtime,
-        freezes: LiveFreezes | None = None,
     ) -> None:
         super().__init__("timetable", every_s=POLL_S, runtime=runtime)
-        self._freezes = freezes or LiveFreezes(store)
+        self._freezes = freezes
         self._store = store
         self._locks = locks
         self._submitter = submitter
@@ -52,11 +53,19 @@ class Timetable(Loop):
         frozen = await self._freezes.current()
         # Longest overdue first: those that cannot be obeyed now do not keep others waiting for long.
         for record in await self._store.list_due(Kind.SCHEDULE, limit=BATCH):
-            schedule = schedule_from(record)
-            if frozen.find(schedule.tenant, "" if schedule.job is None else schedule.job.topic):
-                await self._defer(replace(schedule, held=True))
-            else:
-                await self._obey(schedule)
+            try:
+                await self._look_after(schedule_from(record), frozen)
+            except StoreUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001  (it cannot be read here, or its time zone is not known, or …)
+                self.log_failed(record, error)
+                await self._defer(replace(record, version=record.version + 1))
+
+    async def _look_after(self, schedule: Schedule, frozen: Frozen) -> None:
+        if frozen.find(schedule.tenant, "" if schedule.job is None else schedule.job.topic):
+            await self._defer(schedule_record(replace(schedule, held=True)))
+        else:
+            await self._obey(schedule)
 
     async def _obey(self, schedule: Schedule) -> None:
         lives = schedule.overlap is Overlap.SKIP and await last_lives(schedule, store=self._store)
@@ -64,14 +73,14 @@ class Timetable(Loop):
         try:
             fired = await fire(schedule, due, store=self._store, submitter=self._submitter, runs=self._runs)
         except (TooMany, Conflict, LockError):
-            await self._defer(schedule)
+            await self._defer(schedule_record(schedule))
             return
         if fired is not None:
             self._telemetry.schedule_ticked("failed" if fired.error else "fired" if due.ticks else "skipped")
 
-    async def _defer(self, schedule: Schedule) -> None:
-        """It is frozen, its tenant is full, or something of it is busy. The ticks stay, and by and by they are missed ones;
-        but it stands behind the others."""
-        later = replace(schedule_record(schedule), due=self._store.now() + DEFER_S)
-        await self._store.transact([Transaction(records=[RecordChange(after=later, replaces=schedule.version)])])
+    async def _defer(self, schedule: Record) -> None:
+        """It is frozen, its tenant is full, or something of it is busy or broken. The ticks stay, and by and by they are
+        missed ones; but it stands behind the others."""
+        later = replace(schedule, due=self._store.now() + DEFER_S)
+        await self._store.transact([Transaction(records=[RecordChange(after=later, replaces=later.version - 1)])])
         self._telemetry.schedule_ticked("deferred")

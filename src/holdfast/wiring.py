@@ -211,6 +211,7 @@ class Wiring:
             doors=self._claims,
             telemetry=self._telemetry,
             runtime=self._runtime,
+            is_gone=is_gone,
             quotas=self._settings.tenants,
             freezes=self._frozen,
         )

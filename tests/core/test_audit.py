@@ -15,6 +15,7 @@ import pytest
 from holdfast.core.audit import Act, Head, Line, Verdict, Verifier, line_record, next_line
 from holdfast.core.job import Tenant
 from holdfast.core.record import Record
+from holdfast.gateway.approvals import SAID
 
 ACME = Tenant("acme")
 
@@ -118,6 +119,7 @@ def test_actions_are_those_documented() -> None:
     sources = "".join(p.read_text() for p in (root / "src/holdfast").rglob("*.py"))
     written = re.findall(r'(?:entry_of|_entry)\(\s*desk,\s*call,\s*"([a-z_]+\.[a-z_]+)"', sources)
     written += re.findall(r'\baction="([a-z_]+\.[a-z_]+)"', sources)
+    written += SAID.values()
     page = (root / "docs/reference/audit.md").read_text()
 
     assert set(re.findall(r"^\| `([a-z_]+\.[a-z_]+)` \|", page, re.MULTILINE)) == set(written)

@@ -16,7 +16,6 @@ from holdfast.core.expression import (
     Reading,
     compile_expression,
     compile_template,
-    fill,
 )
 from holdfast.core.expression_text import LENGTH_MAX
 from holdfast.errors import Invalid
@@ -163,7 +162,7 @@ thread.join()
     ],
 )
 def test_a_template_is_filled(template: Any, filled: Any) -> None:
-    assert fill(template, {"n": 1, "m": {"k": "v"}}) == filled
+    assert compile_template(template).fill({"n": 1, "m": {"k": "v"}}) == filled
 
 
 @pytest.mark.parametrize(
@@ -186,7 +185,7 @@ def test_a_bad_template_is_refused_with_its_path(template: Any, reason: str) -> 
 )
 def test_what_is_no_json_fills_nothing(text: str) -> None:
     with pytest.raises(ExpressionFailed, match="none of JSON"):
-        fill(text, {})
+        compile_template(text).fill({})
 
 
 @pytest.mark.parametrize("template", [["${big}"] * 5, "${big} " * 5, {"a": "${deep}", "b": ["${deep} ${deep}"] * 3}])
@@ -195,4 +194,4 @@ def test_what_is_named_often_counts_as_often(template: Any) -> None:
     big = "x" * (FILLED_BYTES_MAX // 4)
 
     with pytest.raises(FilledTooLarge, match=str(FILLED_BYTES_MAX)):
-        fill(template, {"big": big, "deep": {"of": [big]}})
+        compile_template(template).fill({"big": big, "deep": {"of": [big]}})

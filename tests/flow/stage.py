@@ -27,6 +27,7 @@ from holdfast.flow.advance import Advancer
 from holdfast.flow.decide import AllowAll, Policy
 from holdfast.flow.dispatch import Dispatched, Dispatcher, Placed
 from holdfast.flow.execute import Attempt, Standing, claim, renew_attempts, start_attempts
+from holdfast.flow.freeze import LiveFreezes
 from holdfast.flow.record import End, Outcome, record
 from holdfast.flow.submit import Order, Submitter
 from holdfast.gateway.claims import Claims
@@ -121,7 +122,10 @@ class Replica:
     telemetry: Telemetry = field(default_factory=Telemetry)
     registry: Registry = field(default_factory=Registry)
     quotas: Quotas = field(default_factory=Quotas)
+    gone: set[str] = field(default_factory=set)
+    """Holders of locks whose processes are known to run no more."""
     claims: Claims = field(init=False)
+    freezes: LiveFreezes = field(init=False)
     dispatcher: Dispatcher = field(init=False)
     scheduler: Scheduler = field(init=False)
     reconciler: Reconciler = field(init=False)
@@ -136,7 +140,10 @@ class Replica:
             "store": store, "locks": self.locks, "telemetry": self.telemetry, "runtime": self.runtime,
         }  # fmt: skip
         ruled: dict[str, Any] = {**shared, "topics": self.topics, "policy": self.policy}
-        sending: dict[str, Any] = {**ruled, "bus": bus, "doors": self.claims}
+        self.freezes = LiveFreezes(store)
+        sending: dict[str, Any] = {
+            **ruled, "bus": bus, "doors": self.claims, "freezes": self.freezes, "is_gone": self.gone.__contains__,
+        }  # fmt: skip
         self.dispatcher = Dispatcher(**sending)
         self.scheduler = Scheduler(registry=self.registry, quotas=self.quotas, **sending)
         self.reconciler = Reconciler(registry=self.registry, **ruled)
@@ -246,9 +253,8 @@ class Stage(Replica):
         return standing
 
     async def renew(self, job: Job) -> Standing:
-        [standing] = await renew_attempts(
-            [Attempt(job.id, job.fence)], store=self.typed_store, topics=self.topics, telemetry=self.telemetry
-        )
+        attempts = [Attempt(job.id, job.fence)]
+        [standing] = await renew_attempts(attempts, store=self.typed_store, telemetry=self.telemetry)
         return standing
 
     async def complete(

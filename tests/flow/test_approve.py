@@ -11,7 +11,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 from flow.approving import deciding, rules
 from flow.stage import ACME
 from holdfast.core.approval import ApprovalState, Choice, Terms, ask_step, to_record
-from holdfast.core.record import Kind
+from holdfast.core.record import Kind, Record
 from holdfast.core.states import State
 from holdfast.errors import AlreadyDecided, Invalid, NotApprover
 from holdfast.flow.approve import Said
@@ -176,6 +176,17 @@ async def test_reminders_then_the_end(runtime: VirtualRuntime) -> None:
         assert ended.error is not None
         assert ended.error["code"] == "approval-expired"
         await desk.check()
+
+
+@on_virtual_time
+async def test_approval_that_cannot_be_read_does_not_keep_others_from_their_reminders(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime, rules(expires_s=100)) as desk:
+        unreadable = Record(kind=Kind.APPROVAL, tenant=ACME, id="x", created_at=0.0, due=0.0, body=b"{}")
+        await desk.stage.inner.transact([Transaction(records=[RecordChange(after=unreadable, replaces=0)])])
+        job = await desk.pay()
+        await asyncio.sleep(60)
+        await desk.timer.tick()
+        assert "approval.reminded" in await desk.stage.kinds(job.id)
 
 
 @on_virtual_time

@@ -16,7 +16,7 @@ from holdfast.core.audit import Act
 from holdfast.core.policy_version import PLANE
 from holdfast.core.record import Kind, Record
 from holdfast.core.states import State
-from holdfast.errors import Conflict, NotFound
+from holdfast.errors import Conflict, NotFound, StoreUnavailable
 from holdfast.flow.again import replay, retry
 from holdfast.flow.audit import Audit, Entry, get_line, list_lines, transact, verify
 from holdfast.flow.cancel import cancel
@@ -63,6 +63,44 @@ async def test_replicas_that_write_at_once_all_get_their_line(runtime: VirtualRu
         assert {line.subject for line in await list_lines(ACME, store=stage.inner, limit=100)} == {
             f"thing/{n}" for n in range(12)
         }
+
+
+@on_virtual_time
+async def test_a_replica_goes_on_where_another_has_left_the_chain(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        one, other = (Audit(stage.inner, runtime) for _ in range(2))
+        act = Act(tenant=ACME, action="thing.done", subject="thing")
+        for n, audit in enumerate([one, other, one, one, other, one], start=1):
+            assert await change(stage, thing(n), Entry(audit, act))
+
+        verdict = await verify(ACME, store=stage.inner)
+        assert (verdict.broken, verdict.lines) == (None, 6)
+
+
+@on_virtual_time
+async def test_those_who_wait_together_are_answered_each_for_themselves(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        audit = Audit(stage.inner, runtime)
+
+        def saying(subject: str) -> Entry:
+            return Entry(audit, Act(tenant=ACME, action="thing.done", subject=subject))
+
+        async def broken(_: Sequence[RecordChange]) -> bool:
+            raise StoreUnavailable("memory", "no answer", applied=None)
+
+        first, refused, failed, last = await asyncio.gather(
+            change(stage, thing(), saying("first")),
+            change(stage, thing(), saying("refused")),
+            saying("failed").add(broken),
+            change(stage, thing(2), saying("last")),
+            return_exceptions=True,
+        )
+        lines = await list_lines(ACME, store=stage.inner, limit=10, after=0)
+
+        assert (first, refused, last) == (True, False, True)
+        assert isinstance(failed, StoreUnavailable)
+        assert [line.subject for line in lines] == ["first", "last"]
+        assert (await verify(ACME, store=stage.inner)).broken is None
 
 
 @on_virtual_time

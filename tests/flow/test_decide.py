@@ -32,7 +32,7 @@ def rulebook(*rules: dict[str, Any], default: str = "allow", version: int = 3, *
 
 
 async def recover_all(stage: Stage, policy: LivePolicy) -> None:
-    jobs = await stage.inner.list_recoverable(limit=100)
+    jobs, _ = await stage.inner.list_recoverable(states=[State.PENDING], limit=100)
     await recover_jobs(jobs, store=stage.inner, topics=stage.topics, policy=policy, telemetry=stage.telemetry)
 
 

@@ -99,6 +99,23 @@ async def test_failure_is_retried_until_no_attempt_is_left_and_then_a_dead_lette
         await check_plane(stage)
 
 
+@pytest.mark.parametrize("known", [True, False])
+@on_virtual_time
+async def test_lock_of_a_scheduler_whose_process_is_gone_holds_nobody_up(runtime: VirtualRuntime, known: bool) -> None:
+    async with staged(runtime, detached=True) as stage:
+        job = await stage.submit()
+        killed = await stage.replica("S2")
+        await killed.locks.acquire(JOB, job.id)
+        if known:
+            stage.gone.add("S2")
+
+        assert await stage.dispatch(job) is Dispatched.NOT_NOW
+
+        again = Dispatched.SENT if known else Dispatched.NOT_NOW
+        assert await stage.dispatch(job) is again
+        assert ("its process is gone" in str(await stage.locks.history(JOB, job.id))) is known
+
+
 @on_virtual_time
 async def test_failures_that_could_not_be_written_stand_in_the_next_event_by_phase(runtime: VirtualRuntime) -> None:
     topics = Topics((Topic(name="*", dispatch_timeout_s=20.0),))

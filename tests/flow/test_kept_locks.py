@@ -9,6 +9,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.run_stage import chain, runs_staged
 from holdfast.flow.kept_locks import IDLE_S, KEEP_S, RUN, KeptLocks
+from holdfast.locks import Holder, LockClass
 from holdfast.locks.lease import Lease
 
 
@@ -50,6 +51,29 @@ async def test_locks_that_are_just_given_back_are_given_back_before_it_stops(
         await staged.first.engine.stop()
 
         assert await staged.stage.locks.inspect(RUN, run.id) is None
+
+
+@on_virtual_time
+async def test_who_took_the_lock_after_a_dead_process_keeps_it(
+    runtime: VirtualRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with runs_staged(runtime) as staged:
+        (dead, _), (alive, _) = await staged.another("E2"), await staged.another("E3")
+        left = await dead.locks.acquire(RUN, "r1")
+        inspect = staged.stage.locks.inspect
+
+        async def inspect_later(lock_class: LockClass, key: str) -> Holder | None:
+            await dead.locks.release(left)  # as if it had run out
+            await alive.locks.acquire(lock_class, key)
+            return await inspect(lock_class, key)
+
+        monkeypatch.setattr(staged.stage.locks, "inspect", inspect_later)
+        ours = KeptLocks(staged.stage.locks, RUN, runtime=runtime, is_gone=lambda holder: holder == "E2")
+
+        assert await ours.try_take("r1") is None
+        held = await inspect(RUN, "r1")
+        assert held is not None
+        assert held.holder == "E3"
 
 
 @on_virtual_time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +16,15 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 from flow.faulty_store import Fault as StoreFault
 from flow.stage import Stage, staged
 from holdfast.core.audit import Act
+from holdfast.core.incident import Incident
 from holdfast.core.matrix import Cell, Rules
 from holdfast.core.policy_version import PLANE
 from holdfast.core.record import Kind
-from holdfast.core.renewals import Ending
-from holdfast.errors import Invalid, NotFound
+from holdfast.core.renewals import Ending, counts_from
+from holdfast.errors import Invalid, NotFound, StoreUnavailable
 from holdfast.flow.audit import Audit, Entry, list_lines
 from holdfast.flow.dispatch import JOB
+from holdfast.flow.incident import start, stop
 from holdfast.flow.kept_locks import RUN
 from holdfast.flow.matrix import Difference, list_cells, reset_cell, set_cell, simulate
 from holdfast.flow.renewals import RenewalLog
@@ -166,6 +168,44 @@ async def test_another_matrix_is_tried_on_what_happened(runtime: VirtualRuntime)
         assert seen == [(Ending.FENCED, 3, "fenced", False), (Ending.RECOVERED, 1, "fenced", True)]
         assert [one.would for one in await tried(action="continue")] == ["suspect", "recovered"]
         assert [one.would for one in await tried(failures=4)] == ["tried again", "recovered"]
+
+
+@pytest.mark.parametrize("fault", [StoreFault.LOSE_REQUEST, StoreFault.LOSE_REPLY])
+@on_virtual_time
+async def test_counts_whose_write_was_not_answered_are_neither_lost_nor_doubled(
+    runtime: VirtualRuntime, fault: StoreFault
+) -> None:
+    async with staged(runtime) as stage, holder(stage, runtime) as one:
+        await one.service.stop()
+        for key in ("x", "y"):
+            one.log.fallback(JOB, key)
+            stage.store.fault("transact", fault if key == "x" else None, times=1)
+            with suppress(StoreUnavailable):
+                await one.service.write()
+        one.log.fallback(JOB, "z")
+        await one.service.write()
+
+        kept = await stage.inner.list_records(Kind.RENEWALS, PLANE, limit=10)
+        assert counts_from(kept) == {(JOB.name, Ending.FALLBACK, 0): 3}
+
+
+@on_virtual_time
+async def test_incident_is_stopped_although_somebody_reverts_one_of_its_cells_meanwhile(
+    runtime: VirtualRuntime,
+) -> None:
+    async with staged(runtime) as stage:
+        draft = Incident(number=0, title="slow", started_at=0.0, strict=True, after=0, before={})
+        await start(draft, store=stage.inner, entry=entry(stage, "incident.started"))
+        door = stage.store.pause("transact")
+        ending = entry(stage, "incident.stopped")
+        stopping = asyncio.create_task(stop(1, summary="", by="ana", end={}, store=stage.typed_store, entry=ending))
+        await door.reached.wait()
+        [first, *_] = await list_cells(store=stage.inner)
+        await reset_cell(first.selector, reason="not this one", by="ben", store=stage.inner)
+        door.open()
+
+        assert (await stopping).stopped_at is not None
+        assert await list_cells(store=stage.inner) == []
 
 
 @on_virtual_time

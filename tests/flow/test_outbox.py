@@ -72,8 +72,10 @@ async def posting(runtime: VirtualRuntime) -> AsyncIterator[Post]:
             topics=stage.topics,
             policy=stage.policy,
             doors=stage.claims,
+            freezes=stage.freezes,
             telemetry=stage.telemetry,
             runtime=runtime,
+            is_gone=lambda _: False,
         )
         yield Post(stage, relay_of(stage))
 

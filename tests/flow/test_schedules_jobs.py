@@ -15,8 +15,8 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 from flow.faulty_store import Fault
 from flow.plane_invariants import check_blind_window, check_plane
 from flow.stage import Stage, staged
-from holdfast.buses.detached import TAKEN_S
 from holdfast.buses.detached import Fault as BusFault
+from holdfast.buses.embedded import TAKEN_S
 from holdfast.core.effect import Ruling
 from holdfast.core.job import Job
 from holdfast.core.states import EffectState, State

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.faulty_store import Fault
 from flow.stage import ACME, staged
-from holdfast.core.job import Tenant
-from holdfast.core.states import Risk
+from holdfast.core.decision import Decision
+from holdfast.core.job import Job, Tenant
+from holdfast.core.states import Event, Risk
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import KeyInFlight, KeyReused, StoreUnavailable, TooMany
 from holdfast.flow.submit import Order
@@ -66,6 +68,27 @@ async def test_key_is_freed_when_the_submission_failed(runtime: VirtualRuntime, 
         accepted = await stage.order(key="k")
         assert accepted.repeated == (fault is Fault.LOSE_REPLY)
         assert await stage.inner.count_jobs() == {(ACME, accepted.job.state): 1}
+
+
+class Broken:
+    """A policy that cannot make anything of one topic."""
+
+    version = 1
+    hash = ""
+
+    def decide(self, job: Job) -> Decision:
+        if job.topic == "odd":
+            raise ZeroDivisionError
+        return Decision(Event.ALLOW)
+
+
+@on_virtual_time
+async def test_key_is_freed_when_another_order_of_its_batch_could_not_be_judged(runtime: VirtualRuntime) -> None:
+    async with staged(runtime, policy=Broken()) as stage:
+        plain = Order(tenant=ACME, topic="t", payload=b"{}", labels={}, key="k")
+        with pytest.raises(ZeroDivisionError):
+            await stage.submitter.submit([plain, replace(plain, topic="odd", key="odd")])
+        assert not (await stage.submitter.submit_one(plain)).repeated
 
 
 @on_virtual_time

@@ -70,6 +70,7 @@ def timetable(stage: Replica, submitter: Submitter, runs: Any) -> Timetable:
         locks=stage.locks,
         submitter=submitter,
         runs=runs,
+        freezes=stage.freezes,
         telemetry=stage.telemetry,
         runtime=stage.runtime,
     )
@@ -263,6 +264,35 @@ async def test_tick_of_a_full_tenant_waits_and_does_not_keep_others_waiting(runt
 
         assert len(await jobs(stage)) == 1
         assert stage.counted("schedule_ticks", outcome="deferred") > 0
+
+
+@on_virtual_time
+async def test_missed_ticks_are_made_up_for_as_far_as_the_tenant_has_room(runtime: VirtualRuntime) -> None:
+    async with staged(runtime, live_jobs_max=5) as stage:
+        for name in ("beat", "other"):
+            await add(stage, name=name, missed=Missed.ALL)
+        await asyncio.sleep(301)
+        async with ticking(stage):
+            await asyncio.sleep(3)
+
+        assert len(await stage.inner.list_jobs(ACME, JobFilter(), before=None, limit=100)) == 5
+
+
+@on_virtual_time
+async def test_schedule_that_cannot_be_obeyed_here_does_not_keep_others_waiting(runtime: VirtualRuntime) -> None:
+    """On a machine that does not know its time zone, say."""
+    async with staged(runtime) as stage:
+        await add(stage, name="a", every_s=9.0)
+        lost = replace(await schedule_now(stage, "a"), every_s=0.0, cron="* * * * *", zone="Mars/Olympus")
+        change = RecordChange(after=schedule_record(lost), replaces=lost.version)
+        assert await stage.inner.transact([Transaction(records=[change])]) == [True]
+        await add(stage)
+        async with ticking(stage):
+            await asyncio.sleep(15)
+
+        assert len(await jobs(stage)) == 1
+        assert stage.counted("schedule_ticks", outcome="deferred") > 0
+        assert (await schedule_now(stage, "a")).next_at == lost.next_at
 
 
 @on_virtual_time

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from flow.faulty_store import Fault
 from flow.stage import ACME, Replica, Stage, staged
-from holdfast.core.job import Tenant
+from holdfast.core.job import JobId, Tenant
 from holdfast.core.record import Kind
 from holdfast.core.webhook import (
     ATTEMPTS_MAX,
@@ -31,8 +31,8 @@ from holdfast.core.webhook import (
     webhook_from,
     webhook_record,
 )
-from holdfast.ports import RecordChange, Transaction
-from holdfast.webhooks import HANDS_PER_WEBHOOK, POSTS, Courier
+from holdfast.ports import Note, RecordChange, Transaction
+from holdfast.webhooks import EVENTS, HANDS_PER_WEBHOOK, PAGES, POSTS, Courier
 
 OTHER = Tenant("other")
 
@@ -123,6 +123,26 @@ async def test_wanted_events_are_posted_once_and_others_not(runtime: VirtualRunt
         assert [post.event for post in log] == ["job.submitted", "job.succeeded"] * 3
         assert [post.state for post in log] == [PostState.DELIVERED] * 6
         assert sorted(receiver.ids(hook.url)) == [post.id for post in log]
+
+
+@on_virtual_time
+async def test_tenant_with_many_events_does_not_keep_others_waiting(runtime: VirtualRuntime) -> None:
+    """What one tick leaves of them the next one takes, at once."""
+    receiver = Receiver()
+    async with staged(runtime) as stage:
+        await subscribe(stage, "busy", "job.submitted")
+        theirs = await subscribe(stage, "theirs", "*", tenant=OTHER)
+        note = Note(ACME, JobId(""), "note", {})
+        await stage.inner.add_notes([note] * (2 * PAGES * EVENTS + 1))
+        await stage.submit(tenant=OTHER)
+        await courier(stage, receiver).tick()
+
+        assert (await webhook_now(stage, "busy")).cursor == PAGES * EVENTS
+        assert len(await posts(stage, "theirs", OTHER)) == 1
+        async with couriers(stage, receiver):
+            await asyncio.sleep(0.5)
+        assert (await webhook_now(stage, "busy")).cursor == 2 * PAGES * EVENTS
+        assert len(receiver.ids(theirs.url)) == 1
 
 
 @on_virtual_time

@@ -177,6 +177,22 @@ async def test_job_waits_for_the_approval_of_named_people(runtime: VirtualRuntim
 
 
 @on_virtual_time
+async def test_yeses_are_counted_as_the_ballot_counts_them(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime, rules(approvers=["ann", "bob", "carl"], quorum=2)) as desk:
+        job = await desk.pay()
+        approval = await desk.approval(job)
+        await desk.people.delegate(ACME, approval.id, by="bob", to="dora", comment="")
+        await desk.say(job, by="ann")
+        await desk.say(job, by="dora", choice=Choice.EDIT, arguments={"to": "ann", "amount": 6})
+
+        found = await cause(desk.stage, job)
+
+    # What ann said was said of something else, and dora sits in bob's place.
+    assert (found.reason, found.evidence["said_yes"]) == (Reason.APPROVAL_REQUIRED, ["bob"])
+    assert found.summary.startswith("1 more of")
+
+
+@on_virtual_time
 async def test_nobody_approved_in_time(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, rules(approvers=["ann"], expires_s=60)) as desk:
         job = await desk.pay()

@@ -139,6 +139,15 @@ async def test_job_whose_requester_is_unknown_is_refused_where_approvers_must_be
     assert "Holdfast-Actor" in response.json()["detail"]
 
 
+async def test_only_yeses_to_the_arguments_as_they_are_count(ruled: Served) -> None:
+    approval = await approval_of(ruled, await pay(ruled, "wire"))
+    said = await ruled.client.approve(approval["id"], by="ann")
+    edited = await ruled.client.edit_approval(approval["id"], {"amount": 4}, by="bob")
+
+    assert [(one.in_favour, one.quorum, one.state) for one in (said, edited)] == [(1, 2, "pending")] * 2
+    assert [word.by for word in edited.words] == ["ann", "bob"]
+
+
 async def test_edit_replaces_the_arguments_of_the_job(ruled: Served) -> None:
     job = await pay(ruled)
     edited = await ruled.client.edit_approval((await approval_of(ruled, job))["id"], {"amount": 4}, by="ann")

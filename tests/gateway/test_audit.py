@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from gateway.conftest import Served
 from holdfast import api, errors
 from holdfast.api.schedules import NewSchedule, ScheduledJob
+from holdfast.client import AsyncClient
 
 
 async def test_every_change_names_who_made_it(served: Served) -> None:
@@ -33,6 +36,67 @@ async def test_every_change_names_who_made_it(served: Served) -> None:
     assert found.items[0].reason == "wrong"
     assert (await served.client.verify_audit()).lines == len(found.items)
     assert await served.client.audit_line(2) == found.items[1]
+
+
+HELLO = "name: hello\nsteps:\n  - {id: say, kind: job, topic: quick}\n"
+
+
+async def test_words_on_workflows_runs_and_workers_are_written_down(served: Served) -> None:
+    async with AsyncClient(served.url, actor="ana") as ana:
+        await ana.apply_workflow(HELLO)
+        await ana.apply_workflow(HELLO)
+        run = await ana.start_run("hello")
+        await ana.pause_run(run.id, reason="lunch")
+        with pytest.raises(errors.Conflict):
+            await ana.pause_run(run.id, reason="lunch")
+        await ana.resume_run(run.id)
+        await ana.cancel_run(run.id, reason="enough")
+        assert (await ana.wait_run(run.id, timeout=20)).state == "cancelled"
+        await ana.rerun(run.id, "say")
+        await served.introduce("w1")
+        for _ in range(2):
+            await ana.drain("w1")
+        with pytest.raises(errors.NotFound):
+            await ana.drain("nobody")
+    found = (await served.client.audit(oldest_first=True)).items
+    of_plane = (await served.client.audit(plane=True)).items
+
+    assert [(line.action, line.subject, line.reason, line.detail) for line in found] == [
+        ("workflow.applied", "workflow/hello", "", {"revision": 1}),
+        ("run.paused", f"run/{run.id}", "lunch", {}),
+        ("run.resumed", f"run/{run.id}", "", {}),
+        ("run.cancelled", f"run/{run.id}", "enough", {"compensate": True}),
+        ("run.rerun", f"run/{run.id}", "", {"step": "say"}),
+    ]
+    assert [(line.action, line.subject) for line in of_plane] == [("worker.drained", "worker/w1")]
+    assert {line.by for line in (*found, *of_plane)} == {"ana"}
+    assert (await served.client.verify_audit()).intact
+
+
+async def test_words_on_approvals_are_written_down_once(served: Served) -> None:
+    rule = {"name": "pay", "match": {"topic": "pay"}, "action": "require_approval"}
+    terms = {"approvers": ["ann", "bob"], "quorum": 2}
+    rules = {"format": 1, "default": {"action": "allow"}, "rules": [{**rule, "approval": terms}]}
+    published = await served.client.publish_policy(rules, reason="a test")
+    while (await served.client.policy()).here.version != published.version:
+        await asyncio.sleep(0.005)
+    job = await served.client.submit("pay")
+    [approval] = (await served.client.approvals()).items
+    for _ in range(2):
+        await served.client.delegate(approval.id, "carl", by="ann", comment="away")
+        await served.client.approve(approval.id, by="bob")
+    decided = await served.client.approve(approval.id, by="carl", comment="fine")
+    with pytest.raises(errors.AlreadyDecided):
+        await served.client.reject(approval.id, by="ann", comment="no")
+
+    found = (await served.client.audit(oldest_first=True, subject=f"approval/{approval.id}")).items
+    about = {"job": job.id}
+    assert decided.state == "approved"
+    assert [(line.action, line.by, line.reason, line.detail) for line in found] == [
+        ("approval.delegated", "ann", "away", {"to": "carl", **about}),
+        ("approval.approved", "bob", "", {"state": "pending", "digest": approval.digest, **about}),
+        ("approval.approved", "carl", "fine", {"state": "approved", "digest": approval.digest, **about}),
+    ]
 
 
 async def test_an_effect_resolved_and_a_policy_published_are_written_down(served: Served) -> None:

@@ -220,6 +220,16 @@ async def test_client_watches_a_job_to_its_end(served: Served) -> None:
     assert await asyncio.to_thread(watched_by_thread) == ["job.submitted", "job.cancelled"]
 
 
+async def test_what_unicode_calls_the_end_of_a_line_ends_no_message(served: Served) -> None:
+    why = "a\u2028b\u2029c\u0085d"
+    job = await served.client.submit("t")
+    await served.client.cancel(job.id, reason=why)
+
+    heard = [event async for event in served.client.watch(job.id)]
+
+    assert [event.detail.get("message") for event in heard] == [None, why]
+
+
 async def test_client_reads_on_after_a_gap(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "QUEUE_MAX", 3)
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.conftest import Served
+from holdfast.core.job import Job, JobId, Tenant
+from holdfast.gateway.waiting import Hints
 
 
 async def test_submission_is_accepted_with_its_address(served: Served) -> None:
@@ -126,6 +128,26 @@ async def test_long_poll_ends_when_its_time_is_over(served: Served) -> None:
     answer = await served.http.get(f"/v1/jobs/{job.id}?wait=0.05")
 
     assert (answer.status_code, answer.json()["state"]) == (200, "SCHEDULED")
+
+
+async def test_long_poll_that_missed_its_hint_still_looks_at_its_end(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await served.client.submit("t")
+    get_job, looks = served.plane.store.get_job, 0
+
+    async def cancelled_after_the_first_look(tenant: Tenant, job_id: JobId) -> Job:
+        nonlocal looks
+        found, looks = await get_job(tenant, job_id), looks + 1
+        if looks == 1:
+            await served.client.cancel(job.id)
+        return found
+
+    monkeypatch.setattr(Hints, "give", lambda *_: None)
+    monkeypatch.setattr(served.plane.store, "get_job", cancelled_after_the_first_look)
+    answer = await served.http.get(f"/v1/jobs/{job.id}?wait=0.05")
+
+    assert answer.json()["state"] == "CANCELLED"
 
 
 async def test_draining_answers_those_who_wait(served: Served) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.conftest import Served
+from gateway.conftest import Served, serving
 from holdfast import api
-from holdfast.gateway import dead_letters, pages
+from holdfast.api.schedules import NewSchedule, ScheduledJob
+from holdfast.config import WebhookSettings
+from holdfast.gateway import approvals, dead_letters, pages, summaries
 
 
 async def failed(served: Served) -> dict[str, Any]:
@@ -32,6 +36,7 @@ async def test_dead_letter_is_replayed_once(served: Served) -> None:
     assert first.json()["id"] == again.json()["id"]
     assert first.json()["replay_of"] == delivery["job_id"]
     assert (await served.client.dead_letter(letter.number)).replayed_as == first.json()["id"]
+    assert 'holdfast_jobs_submitted_total{topic="quick"} 2.0' in (await served.http.get("/metrics")).text
 
 
 async def test_evidence_of_a_long_story_is_its_end(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,6 +47,16 @@ async def test_evidence_of_a_long_story_is_its_end(served: Served, monkeypatch: 
     shown = await served.client.dead_letter(letter.number)
 
     assert [event.kind for event in shown.events] == ["job.started", "job.failed"]
+
+
+async def test_evidence_that_is_large_is_cut_at_its_beginning(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    await failed(served)
+    [letter] = (await served.client.dead_letters()).items
+    monkeypatch.setattr(dead_letters, "PAGE_BYTES", 1)
+
+    shown = await served.client.dead_letter(letter.number)
+
+    assert [event.kind for event in shown.events] == ["job.failed"]
 
 
 async def test_dead_letters_of_others_do_not_exist(served: Served) -> None:
@@ -147,3 +162,76 @@ async def test_page_of_large_jobs_ends_early(served: Served, monkeypatch: pytest
 
     assert sizes == [3, 3, 1]
     assert listed == submitted[::-1]
+
+
+ASKS: dict[str, Any] = {
+    "format": 1,
+    "default": {"action": "allow"},
+    "rules": [{"name": "r", "match": {"topic": "pay"}, "action": "require_approval", "approval": {"approvers": ["a"]}}],
+}
+STEP = "name: w\noutput: {n}\nsteps:\n  - {{id: s, kind: job, topic: quick}}\n"
+
+
+async def two_of_each(served: Served) -> list[str]:
+    """Lists of things that callers make as large as they like, with two things in each."""
+    for name in ("s1", "s2"):
+        job = ScheduledJob(topic="t")
+        await served.client.add_schedule(NewSchedule(name=name, cron="0 3 * * *", zone="UTC", job=job))
+    await served.client.add_webhook("h", "http://127.0.0.1:9/")
+    for n in (1, 2):
+        await served.client.test_webhook("h")
+        await served.client.apply_workflow(STEP.format(n=n))
+        await served.client.apply_workflow(STEP.format(n=n).replace("name: w", f"name: w{n}"))
+        published = await served.client.publish_policy(ASKS, reason=f"test {n}")
+    while (await served.client.policy()).here.version != published.version:
+        await asyncio.sleep(0.005)
+    run = await served.client.start_run("w", None)
+    for _ in range(2):
+        job_id = (await served.client.submit("pay")).id
+    await served.client.cancel(job_id)
+    await served.client.submit("pay")
+    return [
+        "/v1/schedules?",
+        "/v1/webhooks/h/posts?",
+        "/v1/workflows?",
+        "/v1/workflows/w/revisions?",
+        "/v1/policy/versions?",
+        "/v1/approvals?state=pending",
+        "/v1/approvals?state=pending&assignee=a",
+        f"/v1/jobs/{job_id}/events?",
+        f"/v1/runs/{run.id}/timeline?",
+    ]
+
+
+async def test_no_page_is_heavier_than_it_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(tmp_path, webhooks=WebhookSettings(allow_private=True)) as served:
+        lists = await two_of_each(served)
+        whole = [(await served.http.get(path)).json()["items"] for path in lists]
+        monkeypatch.setattr(pages, "PAGE_BYTES", 1)
+        monkeypatch.setattr(pages, "FIRST_PART", 1)
+        monkeypatch.setattr(approvals, "PAGE_BYTES", 1)
+        for path, items in zip(lists, whole, strict=True):
+            first = (await served.http.get(path)).json()
+            second = (await served.http.get(f"{path}&cursor={first['next_cursor']}")).json()
+
+            assert [*first["items"], *second["items"]] == items[:2], path
+            assert len(items) >= 2, path
+
+
+async def test_many_who_watch_cost_one_summary(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who ask at once wait for the same one; one that took longer than it is fresh for is not made in vain."""
+    store = served.plane.store
+    count_jobs, now, passed, counted = store.count_jobs, store.now, 0.0, 0
+
+    async def take_long() -> Any:
+        nonlocal passed, counted
+        passed, counted = passed + 2 * summaries.FRESH_S, counted + 1
+        return await count_jobs()
+
+    monkeypatch.setattr(summaries, "FRESH_S", 60.0)
+    monkeypatch.setattr(store, "now", lambda: now() + passed)
+    monkeypatch.setattr(store, "count_jobs", take_long)
+    await asyncio.gather(served.client.summary(), served.client.summary())
+    await served.client.summary()
+
+    assert counted == 1

@@ -12,10 +12,13 @@ import pytest
 
 from gateway.conftest import Served
 from holdfast.client import AsyncClient
+from holdfast.core.job import Tenant
+from holdfast.core.run import Run
 from holdfast.core.workflow import Definition
 from holdfast.core.workflow_check import parse
 from holdfast.errors import Conflict, HoldfastError, Invalid, KeyReused, NotFound
 from holdfast.gateway import workflows
+from holdfast.gateway.waiting import Hints
 
 GREET = """\
 name: greet
@@ -41,6 +44,36 @@ async def work(served: Served, result: Any = None, outcome: str = "succeeded") -
     ended = {"job_id": delivery["job_id"], "fence": delivery["fence"], "outcome": outcome, "result": result}
     await served.work("complete", worker="w1", outcomes=[ended])
     return delivery
+
+
+async def test_long_poll_that_missed_its_hint_still_looks_at_its_end(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await served.client.apply_workflow(GREET)
+    started = await served.client.start_run("greet", {"name": "ann"})
+    get, looks = served.plane.runs.get, 0
+
+    async def paused_after_the_first_look(tenant: Tenant, run_id: str) -> Run:
+        nonlocal looks
+        found, looks = await get(tenant, run_id), looks + 1
+        if looks == 1:
+            await served.client.pause_run(run_id)
+        return found
+
+    monkeypatch.setattr(Hints, "give", lambda *_: None)
+    monkeypatch.setattr(served.plane.runs, "get", paused_after_the_first_look)
+    answer = await served.http.get(f"/v1/runs/{started.id}?wait=0.05")
+
+    assert answer.json()["state"] == "paused"
+
+
+async def test_a_plan_is_nobodys_and_takes_no_header_that_it_does_not_name(served: Served) -> None:
+    await served.client.apply_workflow(GREET)
+    order = {"workflow": "greet", "input": {"name": "ann"}}
+
+    answer = await served.post("/v1/runs:plan", order, holdfast_actor="not a name")
+
+    assert answer.status_code == 200
 
 
 async def test_a_run_from_its_definition_to_its_end(served: Served) -> None:

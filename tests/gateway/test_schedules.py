@@ -10,6 +10,8 @@ import pytest
 from gateway.conftest import Served
 from holdfast import errors
 from holdfast.api.schedules import NewSchedule, ScheduledJob
+from holdfast.core.record import Kind, Record
+from holdfast.gateway import schedules
 
 
 def daily(name: str = "nightly", **values: Any) -> NewSchedule:
@@ -44,6 +46,24 @@ async def test_trigger_submits_now_also_while_paused(served: Served) -> None:
 
     assert (job.actor, job.labels, fired.paused) == ("ana", {"kind": "report", "schedule": "nightly"}, True)
     assert len((await served.client.list()).items) == 1
+
+
+async def test_schedules_are_counted_without_reading_them(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand of them, with a payload each, would be read for every one that is added."""
+    store = served.plane.store
+    list_records = store.list_records
+
+    async def list_others(kind: Kind, *args: Any, **wanted: Any) -> list[Record]:
+        assert kind is not Kind.SCHEDULE
+        return await list_records(kind, *args, **wanted)
+
+    monkeypatch.setattr(schedules, "SCHEDULES_MAX", 2)
+    monkeypatch.setattr(store, "list_records", list_others)
+    await served.client.add_schedule(daily("one", paused=True))
+    await served.client.add_schedule(daily("two"))
+
+    with pytest.raises(errors.TooMany, match="2 schedules"):
+        await served.client.add_schedule(daily("three"))
 
 
 async def test_pause_resume_and_remove(served: Served) -> None:

@@ -141,6 +141,8 @@ async def test_log_tells_how_it_went_and_a_failed_post_is_tried_again(open_plane
         assert len({headers["webhook-id"] for headers, _ in receiver.got}) == 1
         with pytest.raises(errors.Conflict, match="delivered"):
             await open_plane.client.retry_post(post.id)
+        [line] = (await open_plane.client.audit(action="post.retried")).items
+        assert line.subject == f"post/{post.id}"
 
 
 async def test_redirects_are_not_followed(open_plane: Served) -> None:

@@ -35,7 +35,7 @@ from simulation.mutant import Mutant
 
 
 async def _decide_blindly(
-    self: Approvals, tenant: Tenant, approval_id: str, said: Said, *, version: int | None = None
+    self: Approvals, tenant: Tenant, approval_id: str, said: Said, *, version: int | None = None, entry: object = None
 ) -> Approval:
     """Without the lock, and whatever became of the write."""
     approval = await self.get(tenant, approval_id)

@@ -81,6 +81,17 @@ def test_a_handler_that_lost_its_lease_is_told_and_its_word_is_refused(holdfast_
     assert holdfast_plane.kinds(job.id).count("job.succeeded") == 1
 
 
+def test_a_story_of_many_pages_is_told_whole(
+    holdfast_plane: LocalPlane,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.testing.plane.EVENTS_AT_ONCE", 1)
+    job = holdfast_plane.client.submit("never")
+    holdfast_plane.client.cancel(job.id)
+
+    assert holdfast_plane.kinds(job.id) == ["job.submitted", "job.cancelled"]
+
+
 def test_time_does_not_go_back() -> None:
     with pytest.raises(ValueError, match="does not go back"):
         Clock().advance(-1)

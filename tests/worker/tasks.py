@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from holdfast.worker import EffectAbsent, Fatal, Job, LeaseLost, SyncJob, Worker
+from holdfast.worker import EffectAbsent, Fatal, Job, LeaseLost, PlaneRefused, SyncJob, Worker
 
 worker = Worker(name="tasks")
 """Its URL and slots are set by the test."""
@@ -70,6 +70,33 @@ def fatal(job: SyncJob) -> None:
 @worker.task("not-json")
 def not_json(job: SyncJob) -> object:
     return object()
+
+
+UNDECODABLE = os.fsdecode(b"report-\xff.csv")
+"""A file name as the system gives it, which no JSON can carry."""
+
+
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise ValueError("not even its words")
+
+
+@worker.task("undecodable")
+@worker.task("undecodable.thread", isolation="thread")
+def undecodable(job: SyncJob) -> str:
+    if job.payload == "return":
+        return UNDECODABLE
+    raise FileNotFoundError(UNDECODABLE)
+
+
+@worker.task("undecodable.async", isolation="async")
+async def undecodable_async(job: Job) -> None:
+    raise FileNotFoundError(UNDECODABLE)
+
+
+@worker.task("wordless.thread", isolation="thread")
+def wordless(job: SyncJob) -> None:
+    raise Wordless
 
 
 @worker.task("exit")
@@ -245,6 +272,26 @@ async def charge_killed(job: Job) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
 
     return await job.once("charge", charge_and_die)
+
+
+def fetch(file: str, found: Any) -> Any:
+    charge(file, 42)
+    return found
+
+
+@worker.task("charge.unkeepable")
+def charge_unkeepable(job: SyncJob) -> Any:
+    """Its results cannot be kept: the one is not to be written as JSON, the other is nested too deeply for the plane."""
+    file = job.payload["file"]
+    deep: Any = None
+    for _ in range(100):
+        deep = [deep]
+    for key, found in [("undecodable", UNDECODABLE), ("deep", deep)]:
+        with suppress(UnicodeEncodeError, PlaneRefused):
+            job.once(key, fetch, file, found)
+    if job.attempt == 1:
+        raise RuntimeError("after the effects")
+    return [job.once(key, fetch, file, None) for key in ("undecodable", "deep")]
 
 
 def declined(job: Job | SyncJob) -> str:

@@ -67,6 +67,21 @@ async def test_failures_are_told_by_class_and_retried_unless_fatal(
     assert (job["state"], job["error"]["code"], job["attempts"]) == ("FAILED", code, attempts)
 
 
+async def test_what_no_json_can_carry_fails_its_job_and_nothing_else(url: str, client: Client) -> None:
+    async with serving(TASKS, url=url, slots=1):
+        topics = ["undecodable", "undecodable.thread", "undecodable.async"]
+        errors = [(await client.run(topic, max_attempts=1))["error"] for topic in topics]
+        results = [await client.run(topic, "return", max_attempts=1) for topic in topics[:2]]
+        wordless = await client.run("wordless.thread", max_attempts=1)
+        echo = await client.run("echo.thread", 1)
+
+    assert [error["code"] for error in errors] == ["FileNotFoundError"] * 3
+    assert all(error["message"].startswith("report-?.csv (tasks.py:") for error in errors)
+    assert [job["error"]["code"] for job in results] == ["result-not-json"] * 2
+    assert wordless["error"]["code"] == "Wordless"
+    assert echo["result"] == 1  # the only slot is free, in a worker that lives
+
+
 async def test_child_that_dies_is_seen_at_once_and_its_job_runs_again(url: str, client: Client, tmp_path: Path) -> None:
     file = tmp_path / "marks"
     async with serving(TASKS, url=url, slots=2):
@@ -151,6 +166,19 @@ async def test_effect_is_remembered_by_the_next_attempt(url: str, client: Client
     assert (job["state"], job["attempts"], job["result"]["amount"]) == ("SUCCEEDED", 2, 42)
     [line] = file.read_text().splitlines()
     assert line == f"charged 42 {job['result']['key']}"
+
+
+async def test_effect_whose_result_cannot_be_kept_is_done_once_all_the_same(
+    url: str, client: Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "ledger"
+    async with serving(TASKS, url=url, slots=1):
+        job = await client.run("charge.unkeepable", {"file": str(file)}, risk="low")
+        effects = await client.effects(job["id"])
+
+    assert (job["state"], job["attempts"], job["result"]) == ("SUCCEEDED", 2, [None, None])
+    assert [(effect["state"], effect["result"]) for effect in effects] == [("committed", None)] * 2
+    assert len(file.read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize("topic", ["charge.declined", "charge.declined.sync"])

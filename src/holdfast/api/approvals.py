@@ -69,6 +69,9 @@ class ApprovalView(Reply, kw_only=True):
     delegates: dict[str, str]
     """Who may decide in whose place."""
     quorum: int
+    in_favour: int
+    """Whose yes counts towards the quorum by now: none that was said before an edit, and one for somebody and who
+    sits in their place."""
     separate: bool
     choices: list[str]
     words: list[WordView]

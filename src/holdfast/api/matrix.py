@@ -54,10 +54,6 @@ class CellView(Reply, kw_only=True):
     until: float | None
 
 
-class Cells(Reply, kw_only=True):
-    items: list[CellView]
-
-
 class MatrixRow(Reply, kw_only=True):
     """One lock class: what it was declared with, and what the plane that answers goes by."""
 

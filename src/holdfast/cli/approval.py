@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 STATES = ("pending", "approved", "rejected", "expired", "superseded", "consumed")
 
-_QUORUM: Column = (
-    "yes",
-    lambda row: f"{len({w['by'] for w in row['words'] if w['decision'] != 'reject'})}/{row['quorum']}",
-)
+_QUORUM: Column = ("yes", lambda row: f"{row['in_favour']}/{row['quorum']}")
 _WHOM: Column = ("approvers", lambda row: ", ".join([*row["approvers"], *row["delegates"]]) or "anybody")
 _VERDICT: Column = (
     "verdict",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LINE = [text("job_id"), text("key"), text("state"), text("attempt"), moment("prepared_at"), text("note")]
 _WHOLE = [*_LINE, moment("settled_at"), text("fence"), text("idempotency_key"), json_value("result", width=200)]
-_EFFECTS_MAX = 1000
+_PAGE = 1000
 
 
 @click.group()
@@ -57,8 +57,13 @@ def show(connection: Connection, *, job_id: str, key: str) -> None:
     """One effect: its state, and the idempotency key under which the other side may know it."""
 
     def find(client: Client) -> EffectView | None:
-        found = client.effects(job_id=job_id, limit=_EFFECTS_MAX).items
-        return next((effect for effect in found if effect.key == key), None)
+        cursor: str | None = None
+        while True:
+            page = client.effects(job_id=job_id, cursor=cursor, limit=_PAGE)
+            found = next((effect for effect in page.items if effect.key == key), None)
+            cursor = page.next_cursor
+            if found is not None or cursor is None:
+                return found
 
     found = connection.ask(find)
     if found is None:
@@ -85,8 +90,6 @@ def resolve(connection: Connection, *, job_id: str, key: str, state: str, result
 
     if state == "absent" and result is not None:
         raise click.UsageError("what did not happen has no --result")
-    if not reason.strip():
-        raise click.UsageError("--reason says how you know: it is what the next person reads")
     found = ResolveEffect(state=state, result=result, reason=reason)
     hint = f"`holdfast effect list --job {job_id}` shows where its effects stand"
     settled = connection.ask(lambda client: client.resolve_effect(job_id, key, found), hint=hint)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Unpack
 
 import click
@@ -87,9 +86,7 @@ def export(connection: Connection, *, number: int | None) -> None:
     if connection.output == "table":
         click.echo(found.markdown, nl=False)
     else:
-        click.echo(
-            json.dumps(to_builtins(found), indent=2 if connection.output == "json" else None, ensure_ascii=False)
-        )
+        print_row(to_builtins(found), [], connection.output)
     if found.cut:
         click.echo("there was more than is told here; the events have it", err=True)
 

@@ -69,13 +69,19 @@ def with_labels(words: str) -> Callable[[Callable[..., None]], Callable[..., Non
     )
 
 
-def with_wait(command: Callable[..., None]) -> Callable[..., None]:
-    command = click.option("--wait", is_flag=True, help="Stay until the job has ended; exit code 1 if it ended badly.")(
-        command
-    )
-    return click.option(
-        "--wait-timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="As --wait, but no longer than this."
-    )(command)
+def with_wait(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    words = f"Stay until the {what} has ended; exit code 1 if it ended badly."
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        command = click.option("--wait", is_flag=True, help=words)(command)
+        return click.option(
+            "--wait-timeout",
+            type=click.FloatRange(min=0),
+            metavar="SECONDS",
+            help="As --wait, but no longer than this.",
+        )(command)
+
+    return add
 
 
 @job.command()
@@ -96,7 +102,7 @@ def with_wait(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--session-policy", type=click.Choice(["enqueue", "reject", "interrupt", "rollback"]),
               help="What to do about those that have not ended.  [default: enqueue]")  # fmt: skip
 @click.option("--actor", envvar="HOLDFAST_ACTOR", metavar="NAME", show_envvar=True, help="Who asks for it.")
-@with_wait
+@with_wait("job")
 @with_plane
 def submit(
     connection: Connection,
@@ -128,7 +134,7 @@ def submit(
 
 @job.command()
 @click.argument("job_id", metavar="JOB")
-@with_wait
+@with_wait("job")
 @with_plane
 def get(connection: Connection, *, job_id: str, wait: bool, wait_timeout: float | None) -> None:
     """Where JOB stands, what it was given, and what came of it."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
 from holdfast.cli.connect import Connection, with_plane
+from holdfast.cli.document import read_text, with_file
 from holdfast.cli.output import moment, print_row, print_rows, text
 from holdfast.cli.refusals import Misused
 from holdfast.cli.repeat import Paging, show_page, with_pages
@@ -36,10 +36,6 @@ _LOOK = "`holdfast policy show` says which version is active"
 @click.group()
 def policy() -> None:
     """Say what may run, what needs an approval, and what is throttled."""
-
-
-def with_file(command: F) -> F:
-    return click.argument("file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))(command)
 
 
 def with_word(command: F) -> F:
@@ -125,7 +121,7 @@ def simulate(connection: Connection, *, file: Path, jobs: int) -> None:
 @with_plane
 def publish(connection: Connection, *, file: Path, reason: str, by: str, expect: int | None) -> None:
     """Make the rules in FILE the next version, in force at once on this plane, within 2 s on all others."""
-    draft, reason = _load(file), _given(reason)
+    draft = _load(file)
     published = connection.ask(
         lambda client: client.publish_policy(draft, reason=reason, expected=expect, by=by), hint=_LOOK
     )
@@ -138,29 +134,17 @@ def publish(connection: Connection, *, file: Path, reason: str, by: str, expect:
 @with_plane
 def rollback(connection: Connection, *, number: int, reason: str, by: str, expect: int | None) -> None:
     """Make an older VERSION the active one again."""
-    reason = _given(reason)
     active = connection.ask(
         lambda client: client.roll_back_policy(number, reason=reason, expected=expect, by=by), hint=_SEE
     )
     _show_standing(active, connection.output, document=False)
 
 
-def _given(reason: str) -> str:
-    if not reason.strip():
-        raise click.UsageError("--reason says why: it is what the next person reads in the history")
-    return reason
-
-
 def _load(file: Path) -> Any:  # noqa: ANN401  (the document, as JSON has it)
     from holdfast.core.rules import load_rules  # noqa: PLC0415
     from holdfast.errors import Invalid  # noqa: PLC0415
 
-    try:
-        words = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise Misused(f"{file}: {error.strerror}. Name an existing file") from error
-    except UnicodeDecodeError as error:
-        raise Misused(f"{file}: not a text in UTF-8. Write it as YAML or TOML") from error
+    words = read_text(file, forms="YAML or TOML")
     try:
         return load_rules(words, name=str(file))
     except Invalid as error:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 import click
 
 from holdfast.cli.connect import Connection, with_plane
-from holdfast.cli.job import Json, print_event, with_labels
+from holdfast.cli.job import Json, print_event, with_labels, with_wait
 from holdfast.cli.output import Column, json_value, moment, print_row, print_rows, printable, text
 from holdfast.cli.refusals import Failed, TookTooLong
 from holdfast.cli.repeat import Paging, show_page, with_pages, with_watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from holdfast.api.runs import RunView
 
@@ -30,15 +30,6 @@ def run() -> None:
     """Start runs of workflows, follow them, stop them, run them again."""
 
 
-def _with_wait(command: Callable[..., None]) -> Callable[..., None]:
-    command = click.option("--wait", is_flag=True, help="Stay until the run has ended; exit code 1 if it ended badly.")(
-        command
-    )
-    return click.option(
-        "--wait-timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="As --wait, but no longer than this."
-    )(command)
-
-
 @run.command()
 @click.argument("workflow")
 @click.option("--input", "given", type=Json(), metavar="JSON", help="The document itself, @FILE, or - for stdin.")
@@ -49,7 +40,7 @@ def _with_wait(command: Callable[..., None]) -> Callable[..., None]:
               default="enqueue", help="What to do about its runs that have not ended.  [default: enqueue]")  # fmt: skip
 @with_labels("Something to find it by.")
 @click.option("--dry-run", is_flag=True, help="Start nothing; check the input, and show what would happen.")
-@_with_wait
+@with_wait("run")
 @with_plane
 def start(
     connection: Connection,
@@ -83,7 +74,7 @@ def start(
 
 @run.command()
 @click.argument("run_id", metavar="RUN")
-@_with_wait
+@with_wait("run")
 @with_plane
 def get(connection: Connection, *, run_id: str, wait: bool, wait_timeout: float | None) -> None:
     """Where RUN stands, what it was given, and what came of it."""

@@ -11,7 +11,7 @@ import click
 
 from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.output import print_rows, printable, text
-from holdfast.cli.refusals import Absent, Misused
+from holdfast.cli.refusals import Absent, Misused, Refusal
 
 if TYPE_CHECKING:
     from holdfast.ops.runbooks import Runbook
@@ -121,13 +121,9 @@ def _run(arguments: list[str]) -> str:
 
 def _metrics(wanted: str, connection: Connection) -> str:
     """The lines of `/metrics` that begin with what was wanted."""
-    import httpx2  # noqa: PLC0415
-
-    headers = {"authorization": f"Bearer {connection.api_key}"} if connection.api_key else {}
     try:
-        page = httpx2.get(f"{connection.url.value.rstrip('/')}/metrics", headers=headers, timeout=10, trust_env=False)
-        page.raise_for_status()
-    except httpx2.HTTPError as error:
-        return f"(no metrics: {type(error).__name__})"
-    lines = [line for line in page.text.splitlines() if line.startswith(wanted)]
+        page = connection.ask(lambda client: client.metrics())
+    except Refusal as refused:
+        return f"(no metrics: {refused.format_message()})"
+    lines = [line for line in page.splitlines() if line.startswith(wanted)]
     return "\n".join(lines) or "(nothing was counted yet)"

@@ -32,4 +32,10 @@ class Span(click.ParamType[float]):
 
 
 def with_reason(words: str) -> Callable[[F], F]:
-    return click.option("--reason", required=True, metavar="TEXT", help=words)
+    return click.option("--reason", required=True, metavar="TEXT", callback=_not_blank, help=words)
+
+
+def _not_blank(_: click.Context, param: click.Parameter, reason: str) -> str:
+    if not reason.strip():
+        raise click.BadParameter("it is what the next person reads", param=param)
+    return reason

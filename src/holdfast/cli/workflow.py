@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli.connect import Connection, with_plane
+from holdfast.cli.document import read_text, with_file
 from holdfast.cli.output import json_value, moment, print_row, text
 from holdfast.cli.refusals import Misused
 from holdfast.cli.repeat import show_page, with_pages, with_watch
@@ -25,10 +25,6 @@ _SEE = "`holdfast workflow list` shows what there is"
 @click.group()
 def workflow() -> None:
     """Define workflows: check them, store them, look at them."""
-
-
-def with_file(command: click.decorators.FC) -> click.decorators.FC:
-    return click.argument("file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))(command)
 
 
 @workflow.command()
@@ -103,12 +99,7 @@ def graph(connection: Connection, *, source: str, form: str, revision: int | Non
 
 
 def _read(file: Path) -> str:
-    try:
-        return sys.stdin.read() if str(file) == "-" else file.read_text()
-    except OSError as error:
-        raise Misused(f"{file}: {error.strerror}. Name an existing file") from error
-    except UnicodeDecodeError as error:
-        raise Misused(f"{file}: not a text in UTF-8. Write it as YAML or JSON") from error
+    return read_text(file, forms="YAML or JSON")
 
 
 def _parse(file: Path, document: str) -> Definition:

@@ -14,7 +14,7 @@ from holdfast.api.approvals import (
     Reject,
     Respond,
 )
-from holdfast.client.asks import Ask, get_ask, part, post_ask, read_as
+from holdfast.client.asks import Ask, get_ask, part, post_ask, read_as, said_by
 
 
 class ApprovalsWanted(TypedDict, total=False):
@@ -70,17 +70,13 @@ def delegate(approval_id: str, to: str, *, by: str = "", comment: str = "") -> A
     """`to` may decide in the caller's place, this once."""
     body = DelegateApproval(to=to, comment=comment)
     path = f"/v1/approvals/{part(approval_id)}:delegate"
-    return post_ask(path, read_as(ApprovalView), body, headers=_named(by), repeatable=True)
+    return post_ask(path, read_as(ApprovalView), body, headers=said_by(by), repeatable=True)
 
 
 def _decide(approval_id: str, body: DecideApproval, **saying: Unpack[Saying]) -> Ask[ApprovalView]:
-    headers, version = _named(saying.get("by", "")), saying.get("version")
+    headers, version = said_by(saying.get("by", "")), saying.get("version")
     if version is not None:
         headers["if-match"] = f'"{version}"'
     path = f"/v1/approvals/{part(approval_id)}:decide"
     # Repeated, it is answered as the first time, also under a version: the plane knows its own words.
     return post_ask(path, read_as(ApprovalView), body, headers=headers, repeatable=True)
-
-
-def _named(by: str) -> dict[str, str]:
-    return {"holdfast-actor": by} if by else {}

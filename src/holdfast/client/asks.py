@@ -79,10 +79,19 @@ def submit(
 ) -> Ask[api.JobView]:
     """Durable when it returns. With a key, the same submission again gives the same job."""
     new = api.NewJob(topic=topic, payload=payload, idempotency_key=idempotency_key, **limits)
-    headers = {"holdfast-actor": actor} if actor else {}
-    if trace := tracing.current():
-        headers["traceparent"] = trace
-    return post_ask("/v1/jobs", read_as(api.JobView), new, headers=headers, repeatable=idempotency_key is not None)
+    headers, repeatable = said_by(actor) | _traced(), idempotency_key is not None
+    return post_ask("/v1/jobs", read_as(api.JobView), new, headers=headers, repeatable=repeatable)
+
+
+def said_by(actor: str) -> dict[str, str]:
+    """Without a name it is the client's `actor`."""
+    return {"holdfast-actor": actor} if actor else {}
+
+
+def _traced() -> dict[str, str]:
+    """The span that the caller is in, if it is in one."""
+    trace = tracing.current()
+    return {"traceparent": trace} if trace else {}
 
 
 def submit_and_wait(
@@ -93,11 +102,12 @@ def submit_and_wait(
     return replace(asked, query=[("wait", str(wait_s))], answer_s=ANSWER_S + wait_s)
 
 
-def submit_many(jobs: Sequence[api.NewJob]) -> Ask[Sequence[api.Submitted]]:
+def submit_many(jobs: Sequence[api.NewJob], *, actor: str = "") -> Ask[Sequence[api.Submitted]]:
     """One answer per job, in order; a bad one does not fail the others."""
     keyed = all(new.idempotency_key is not None for new in jobs)
-    read = read_as(api.SubmittedJobs)
-    return post_ask("/v1/jobs:batch", lambda raw: read(raw).jobs, api.NewJobs(jobs=list(jobs)), repeatable=keyed)
+    read, body = read_as(api.SubmittedJobs), api.NewJobs(jobs=list(jobs))
+    headers = said_by(actor) | _traced()
+    return post_ask("/v1/jobs:batch", lambda raw: read(raw).jobs, body, headers=headers, repeatable=keyed)
 
 
 def get(job_id: str) -> Ask[api.JobView]:

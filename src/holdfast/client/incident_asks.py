@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from holdfast.api.incidents import AddNote, IncidentExport, IncidentPage, IncidentView, StartIncident, StopIncident
-from holdfast.client.asks import Ask, get_ask, post_ask, read_as
+from holdfast.client.asks import Ask, get_ask, post_ask, read_as, said_by
 
 
 def start_incident(title: str, *, strict: bool = True, by: str = "") -> Ask[IncidentView]:
     """Keep a snapshot, and have the policy matrix strict until it is stopped."""
     body = StartIncident(title=title, strict=strict)
-    return post_ask("/v1/incidents", read_as(IncidentView), body, headers=_said(by))
+    return post_ask("/v1/incidents", read_as(IncidentView), body, headers=said_by(by))
 
 
 def note_incident(number: int, text: str, *, by: str = "") -> Ask[IncidentView]:
-    return post_ask(f"/v1/incidents/{number}:note", read_as(IncidentView), AddNote(text=text), headers=_said(by))
+    return post_ask(f"/v1/incidents/{number}:note", read_as(IncidentView), AddNote(text=text), headers=said_by(by))
 
 
 def stop_incident(number: int, *, summary: str = "", by: str = "") -> Ask[IncidentView]:
     body = StopIncident(summary=summary)
-    return post_ask(f"/v1/incidents/{number}:stop", read_as(IncidentView), body, headers=_said(by))
+    return post_ask(f"/v1/incidents/{number}:stop", read_as(IncidentView), body, headers=said_by(by))
 
 
 def incidents(*, cursor: str | None = None, limit: int = 100) -> Ask[IncidentPage]:
@@ -33,7 +33,3 @@ def incident(number: int) -> Ask[IncidentView]:
 def export_incident(number: int) -> Ask[IncidentExport]:
     """Its timeline, and a draft of the post-mortem."""
     return get_ask(f"/v1/incidents/{number}/export", read_as(IncidentExport))
-
-
-def _said(by: str) -> dict[str, str]:
-    return {"holdfast-actor": by} if by else {}

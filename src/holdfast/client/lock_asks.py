@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast import api
 from holdfast.api.locks import EvictLock, LockClasses
-from holdfast.client.asks import Ask, get_ask, part, post_ask, read_as
+from holdfast.client.asks import Ask, get_ask, part, post_ask, read_as, said_by
 
 
 def lock_classes() -> Ask[LockClasses]:
@@ -14,6 +14,5 @@ def lock_classes() -> Ask[LockClasses]:
 
 def evict_lock(key: str, *, fence: int, reason: str, by: str = "") -> Ask[api.LockView]:
     """End the lease that has this fence, whoever holds it."""
-    headers = {"holdfast-actor": by} if by else {}
     body = EvictLock(fence=fence, reason=reason)
-    return post_ask(f"/v1/locks/{part(key)}:evict", read_as(api.LockView), body, headers=headers)
+    return post_ask(f"/v1/locks/{part(key)}:evict", read_as(api.LockView), body, headers=said_by(by))

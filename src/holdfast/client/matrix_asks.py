@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.api.matrix import CellView, MatrixRules, MatrixSimulation, MatrixView, ResetCell, SetCell, SimulateCell
-from holdfast.client.asks import Ask, get_ask, post_ask, read_as
+from holdfast.client.asks import Ask, get_ask, post_ask, read_as, said_by
 
 
 def matrix() -> Ask[MatrixView]:
@@ -16,12 +16,12 @@ def set_matrix(
 ) -> Ask[CellView]:
     """Change it for `risk=RISK` or `namespace=LOCK-CLASS`, on every replica within 5 s."""
     body = SetCell(cell=cell, rules=rules, reason=reason, for_s=for_s)
-    return post_ask("/v1/matrix:set", read_as(CellView), body, headers={"holdfast-actor": by} if by else {})
+    return post_ask("/v1/matrix:set", read_as(CellView), body, headers=said_by(by))
 
 
 def reset_matrix(cell: str, *, reason: str, by: str = "") -> Ask[CellView]:
     body = ResetCell(cell=cell, reason=reason)
-    return post_ask("/v1/matrix:reset", read_as(CellView), body, headers={"holdfast-actor": by} if by else {})
+    return post_ask("/v1/matrix:reset", read_as(CellView), body, headers=said_by(by))
 
 
 def simulate_matrix(cell: str, rules: MatrixRules) -> Ask[MatrixSimulation]:

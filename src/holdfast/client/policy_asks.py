@@ -13,7 +13,7 @@ from holdfast.api.policies import (
     SimulatePolicy,
     Simulation,
 )
-from holdfast.client.asks import Ask, get_ask, post_ask, read_as
+from holdfast.client.asks import Ask, get_ask, post_ask, read_as, said_by
 
 
 def policy() -> Ask[PolicyView]:
@@ -50,5 +50,4 @@ def simulate_policy(document: Any, *, jobs: int = 1000) -> Ask[Simulation]:
 
 def _said(by: str, expected: int | None) -> dict[str, str]:
     """Who says it, and of which version they know."""
-    headers = {"holdfast-actor": by} if by else {}
-    return headers if expected is None else {**headers, "if-match": f'"{expected}"'}
+    return said_by(by) if expected is None else {**said_by(by), "if-match": f'"{expected}"'}

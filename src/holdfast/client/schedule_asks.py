@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from holdfast.api.schedules import NewSchedule, SchedulePage, ScheduleView
-from holdfast.client.asks import Ask, get_ask, part, post_ask, read_as
+from holdfast.client.asks import Ask, get_ask, part, post_ask, read_as, said_by
 
 
 def add_schedule(new: NewSchedule, *, actor: str = "") -> Ask[ScheduleView]:
-    headers = {"holdfast-actor": actor} if actor else {}
-    return post_ask("/v1/schedules", read_as(ScheduleView), new, headers=headers)
+    return post_ask("/v1/schedules", read_as(ScheduleView), new, headers=said_by(actor))
 
 
 def schedules(*, cursor: str | None = None, limit: int = 100) -> Ask[SchedulePage]:

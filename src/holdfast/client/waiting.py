@@ -12,6 +12,7 @@ import msgspec
 from holdfast import api
 from holdfast.api.runs import RunView
 from holdfast.client import asks, run_asks
+from holdfast.core.family import fits
 from holdfast.core.states import TERMINAL
 from holdfast.errors import HoldfastError
 
@@ -137,9 +138,7 @@ class Watching:
         return self._job_id is not None and event.state in TERMINAL
 
     def _wants(self, kind: str) -> bool:
-        return not self._kinds or any(
-            kind == wanted or (wanted.endswith("*") and kind.startswith(wanted[:-1])) for wanted in self._kinds
-        )
+        return not self._kinds or fits(kind, *self._kinds)
 
 
 class Gap(msgspec.Struct):

@@ -63,7 +63,7 @@ def say(approval: Approval, word: Word) -> Approval:
     heard = replace(approval, words=(*approval.words, word))
     if word.choice is Choice.REJECT:
         state = ApprovalState.REJECTED
-    elif len(_seats_in_favour(heard)) >= approval.terms.quorum:
+    elif len(seats_in_favour(heard)) >= approval.terms.quorum:
         state = ApprovalState.APPROVED
     else:
         return heard
@@ -83,7 +83,7 @@ def choices_of(approval: Approval) -> list[Choice]:
     return [choice for choice in Choice if approval.terms.allows(choice)]
 
 
-def _seats_in_favour(approval: Approval) -> set[str]:
+def seats_in_favour(approval: Approval) -> set[str]:
     """Whose yes is in. A delegate sits in the place of whoever named them: the two of them are one."""
     # An edit is another question: what was said before it was said of other arguments.
     edits = [n for n, word in enumerate(approval.words) if word.choice is Choice.EDIT]

@@ -20,6 +20,8 @@ NESTING_MAX = 64
 Path = tuple[str | int, ...]
 """From the root: names of members and places in lists."""
 
+_AT = re.compile(r"(.*) - at (?:`key` in )?`\$(.*)`$", re.DOTALL)
+_PART = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
@@ -194,3 +196,13 @@ def _scalar(text: str, line: int) -> Any:
             raise Refused("a number is too large", line=line)
         return number
     return text
+
+
+def told(message: str) -> tuple[str, Path]:
+    """What msgspec says of a value that has not the wanted shape: the reason and, as far as it says that, where."""
+    found = _AT.fullmatch(message)
+    if found is None:
+        return message, ()
+    # Of an object whose members may have any name it does not say which one it was.
+    known = found[2].partition("[...]")[0]
+    return found[1], tuple(name or int(place) for name, place in _PART.findall(known))

@@ -73,6 +73,13 @@ class Expression:
             return _looked_up(self._path, variables)
         return Reading((self,)).over(variables).value(self)
 
+    def test(self, variables: Mapping[str, Any]) -> bool:
+        """As `evaluate`, of what must be true or false."""
+        value = self.evaluate(variables)
+        if not isinstance(value, bool):
+            raise ExpressionFailed("it must be true or false, and is neither")
+        return value
+
 
 class Reading:
     """What some expressions read, together: made once for them."""
@@ -250,11 +257,6 @@ class Template:
     def fill(self, variables: Mapping[str, Any]) -> Any:
         """Raises `ExpressionFailed`."""
         return self._fill(_Filling(variables, FILLED_BYTES_MAX))
-
-
-def fill(template: Any, variables: Mapping[str, Any]) -> Any:
-    """The template with every `${ … }` replaced. Raises `Invalid` or `ExpressionFailed`."""
-    return compile_template(template).fill(variables)
 
 
 def compile_template(template: Any, *, names: Collection[str] | None = None) -> Template:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from holdfast.core.family import fits
 from holdfast.core.job import Tenant
 from holdfast.core.policy_version import PLANE
 from holdfast.core.record import Kind, Record
@@ -57,7 +58,7 @@ class Freeze(msgspec.Struct, frozen=True, kw_only=True):
             case Breadth.TENANT:
                 return tenant == self.name
             case Breadth.TOPIC:
-                return topic.startswith(self.name[:-1]) if self.name.endswith("*") else topic == self.name
+                return fits(topic, self.name)
 
     def has_ended(self, now: float) -> bool:
         return self.until is not None and now >= self.until

@@ -90,6 +90,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in TERMINAL
 
     @property
+    def ready_since(self) -> float:
+        """Of a SCHEDULED job: since when it could have been dispatched, or when it can be."""
+        return max(self.since, self.not_before)
+
+    @property
     def origin(self) -> JobId:
         """The job it all began with. Replays share its effects: what was done once stays done."""
         return self.replay_of or self.id

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from holdfast.core.family import fits
 from holdfast.core.job import Job
 
 
@@ -45,7 +46,7 @@ def unfit(job: Job, pool: str, worker: WorkerView, *, alive_since: float) -> str
     """Why the job cannot go to this worker, as a stable code; None if it can."""
     if worker.pool != pool:
         return "other-pool"
-    if not any(job.topic == t or (t.endswith("*") and job.topic.startswith(t[:-1])) for t in worker.topics):
+    if not fits(job.topic, *worker.topics):
         return "other-topics"
     if worker.last_seen < alive_since:
         return "worker-silent"

@@ -76,7 +76,7 @@ def recover(job: Job, topic: Topic, *, now: float) -> Action:
             expired = now >= _approval_expires_at(job)
             return Action(Remedy.EXPIRE, "approval-expired") if expired else NOTHING
         case State.SCHEDULED:
-            stale = now - max(job.since, job.not_before) >= SCHEDULED_STALE_S
+            stale = now - job.ready_since >= SCHEDULED_STALE_S
             return Action(Remedy.DISPATCH, "wake-up-lost") if stale else NOTHING
         case State.DISPATCHED:
             overdue = now - job.since >= topic.dispatch_timeout_s
@@ -127,7 +127,7 @@ def next_look(job: Job, topic: Topic, *, now: float) -> float:
         case State.APPROVAL_REQUIRED:
             limits.append(_approval_expires_at(job))
         case State.SCHEDULED:
-            limits.append(max(job.since, job.not_before) + SCHEDULED_STALE_S)
+            limits.append(job.ready_since + SCHEDULED_STALE_S)
         case State.DISPATCHED:
             limits.append(job.since + topic.dispatch_timeout_s)
         case State.RUNNING:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from holdfast.core.decision import DEFAULT_RULE, EXPIRES_S, ApprovalDemand, Constraints, Per, Rate
-from holdfast.core.document import Path, Refused, load_document
+from holdfast.core.document import Path, Refused, load_document, told
 from holdfast.core.expression import compile_expression
 from holdfast.core.states import Risk
 from holdfast.errors import Invalid
@@ -257,17 +257,13 @@ def _faults_of_stars(glob: str, path: Path) -> Iterator[Fault]:
         yield Fault(path, f"at most {STARS_MAX} * in one text")
 
 
-_AT = re.compile(r"(.*) - at (?:`key` in )?`\$(.*)`$", re.DOTALL)
-_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 
 
 def _fault(message: str) -> Fault:
     """What the decoder says, as a path and a reason."""
-    found = _AT.fullmatch(message)
-    reason, where = (found[1], found[2]) if found else (message, "")
-    path: Path = tuple(int(step[2]) if step[2] else step[1] for step in _STEP.finditer(where) if step[1] or step[2])
+    reason, path = told(message)
     if unknown := _UNKNOWN.fullmatch(reason):
         return Fault((*path, unknown[1]), "no such field here")
     if missing := _MISSING.fullmatch(reason):

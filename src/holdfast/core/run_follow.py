@@ -64,10 +64,11 @@ def _settle(turn: Turn, step: Step) -> None:
                 # More than the next steps is settled in this turn: then perhaps more than these, too.
                 turn.require(turn.graph.after(step.name, limit=READ_AHEAD))
             for follower in followers:
-                _tell_follower(turn, follower, met=_is_met(step, follower.case))
+                _tell_follower(turn, follower, met=is_met(step, follower.case))
 
 
-def _is_met(step: Step, case: str) -> bool:
+def is_met(step: Step, case: str) -> bool:
+    """Whether a step that has ended lets a follower begin that waits for this case of it; "" is any."""
     if step.state is StepState.FAILED:
         return not case
     return step.state is StepState.SUCCEEDED and case in ("", step.case)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from holdfast.core.expression import Expression, ExpressionFailed
+from holdfast.core.expression import ExpressionFailed
 from holdfast.core.run_turn import kind_of
 from holdfast.core.workflow import SwitchStep
 from holdfast.core.workflow_graph import Graph, Node
@@ -95,12 +95,14 @@ class _Planner:
     def _outcome(self, step_id: str, node: Node) -> tuple[str | None, int | None]:
         match kind_of(node):
             case "condition":
-                value = self._test(node.formulas["test"])
+                value = node.formulas["test"].test(self._variables)
                 self._learn(step_id, "succeeded", value)
                 return str(value).lower(), None
             case "switch":
                 assert isinstance(node.spec, SwitchStep)
-                case = next((case for case, test in node.formulas.items() if self._test(test)), node.spec.default)
+                case = next(
+                    (case for case, test in node.formulas.items() if test.test(self._variables)), node.spec.default
+                )
                 self._learn(step_id, "succeeded", case or None)
                 return case, None
             case "transform" if node.template is not None and "run" not in node.template.names:
@@ -111,12 +113,6 @@ class _Planner:
                     raise ExpressionFailed("items must be a list, and are none")
                 return None, len(items)
         return None, None
-
-    def _test(self, expression: Expression) -> bool:
-        value = expression.evaluate(self._variables)
-        if not isinstance(value, bool):
-            raise ExpressionFailed("it must be true or false, and is neither")
-        return value
 
     def _learn(self, step_id: str, state: str, output: Any) -> None:
         self._variables["steps"][step_id] = {"output": output, "state": state, "error": None}

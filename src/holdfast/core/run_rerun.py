@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from holdfast.core.run import NULL, Fan, RunState, Step, StepState
+from holdfast.core.run_follow import is_met
 from holdfast.core.run_start import begin_step
 from holdfast.core.run_turn import Turn, is_part
 from holdfast.core.workflow_graph import UNDO, Graph, owner_of
@@ -69,10 +70,7 @@ def _reset(turn: Turn, name: str, steps: dict[str, Step], again: frozenset[str],
         if edge.step in again:
             missing += 1
         else:
-            kept = steps[edge.step]
-            met += (kept.state is StepState.FAILED and not edge.case) or (
-                kept.state is StepState.SUCCEEDED and edge.case in ("", kept.case)
-            )
+            met += is_met(steps[edge.step], edge.case)
     old = steps.get(name)
     before = old.fan.attempt if old and old.fan else 0
     fan = Fan(total=0, attempt=max(highest, before)) if turn.graph.nodes[name].parts else None

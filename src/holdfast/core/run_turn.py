@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.core.expression import Expression, ExpressionFailed, Template
+from holdfast.core.expression import Expression, Template
 from holdfast.core.run import LOOK_S, Held, Run, RunState, Step, StepState
 from holdfast.core.run_words import Advance, Command, Draw, Needed, Room, Said, StartRun, SubmitJob
 from holdfast.core.workflow import Compensation, JobStep
@@ -274,10 +274,7 @@ class Turn:
         return expression.evaluate(self.variables(node.reads, step))
 
     def test(self, expression: Expression, node: Node, step: Step) -> bool:
-        value = self.evaluate(expression, node, step)
-        if not isinstance(value, bool):
-            raise ExpressionFailed("it must be true or false, and is neither")
-        return value
+        return expression.test(self.variables(node.reads, step))
 
     def fill(self, template: Template, node: Node, step: Step) -> Any:
         return template.fill(self.variables(node.reads, step))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from holdfast.core.family import fits
 from holdfast.core.retry import Backoff
 from holdfast.core.schema import Schema
 from holdfast.core.states import Risk
@@ -60,9 +61,7 @@ class Topics:
         return self._found[name]
 
     def _look_up(self, name: str) -> Topic | None:
-        families = [
-            t for t in self.declared if t.name == name or (t.name.endswith("*") and name.startswith(t.name[:-1]))
-        ]
+        families = [t for t in self.declared if fits(name, t.name)]
         if families:
             return max(families, key=lambda t: (t.name == name, len(t.name)))
         return None if self.closed else Topic(name=name)

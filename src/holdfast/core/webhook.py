@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.family import fits
 from holdfast.core.job import Tenant
 from holdfast.core.record import Kind, Record
 from holdfast.core.retry import Backoff
@@ -67,7 +68,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
         return f"Webhook({self.tenant!r}, {self.name!r})"
 
     def wants(self, kind: str) -> bool:
-        return any(kind == one or (one.endswith("*") and kind.startswith(one[:-1])) for one in self.events)
+        return fits(kind, *self.events)
 
     def secrets_at(self, now: float) -> tuple[str, ...]:
         return self.secrets if now < self.old_secret_until else self.secrets[:1]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.approval import Approval, ApprovalState, Choice
+from holdfast.core.approval import Approval, ApprovalState
+from holdfast.core.ballot import seats_in_favour
 from holdfast.core.job import Job
 from holdfast.core.why import Finding, Reason, finding
 from holdfast.core.why_facts import ApprovalFacts
@@ -84,7 +85,7 @@ def awaits_approval(approval_id: str, approval: Approval | None, job: Job | None
             then=(f"holdfast job cancel {job.id}",) if job is not None else (),
             approval=approval_id,
         )
-    said_yes = [word.by for word in approval.words if word.choice is not Choice.REJECT]
+    said_yes = sorted(seats_in_favour(approval))
     missing = approval.terms.quorum - len(said_yes)
     people = ", ".join(approval.assignees) or "anybody who has a name"
     others = f", but not {approval.requested_by}, who asked for it" if approval.terms.separate else ""

@@ -34,10 +34,6 @@ def why_scheduled(facts: JobFacts) -> list[Finding]:
     return found
 
 
-def _ready_since(job: Job) -> float:
-    return max(job.since, job.not_before)
-
-
 def _frozen(freeze: Freeze) -> Finding:
     said = f"{freeze.by} has" if freeze.by else "somebody has"
     return finding(
@@ -143,7 +139,7 @@ def _session(facts: JobFacts) -> list[Finding]:
         finding(
             Reason.SESSION_BUSY,
             f"job {ahead.id} of the same session ({ahead.state}) comes first",
-            since=_ready_since(job),
+            since=job.ready_since,
             then=(f"holdfast why job {ahead.id}",),
             session=job.session,
             behind=ahead.id,
@@ -159,7 +155,7 @@ def _limits(facts: JobFacts) -> list[Finding]:
         of_tenant[tenant] += count
         of_topic[topic] += count
         of_key[key] += count
-    since = _ready_since(job)
+    since = job.ready_since
     most = facts.quota.running_max
     if most and of_tenant[job.tenant] >= most:
         found.append(
@@ -197,7 +193,7 @@ def _rule_at_limit(job: Job, *, running: int, most: int) -> Finding:
     return finding(
         Reason.RULE_AT_LIMIT,
         f"rule {decision.get('rule', '')} of the policy lets {most} of these work at once, and {running} do",
-        since=_ready_since(job),
+        since=job.ready_since,
         who="whoever publishes the policy",
         then=("holdfast policy show",),
         rule=decision.get("rule"),
@@ -223,7 +219,7 @@ def _nearest(facts: JobFacts) -> Finding | None:
 def _all_lack(facts: JobFacts, lack: str, workers: list[str]) -> Finding:
     """The workers of its pool that know its topic have this in common."""
     job, names = facts.job, ", ".join(workers[:3])
-    since = _ready_since(job)
+    since = job.ready_since
     runner = f"whoever runs the workers of pool {job.pool}"
     known: dict[str, Any] = {"workers": workers[:10], "number": len(workers), "pool": job.pool}
     look = "holdfast worker list"
@@ -261,7 +257,7 @@ def _nobody(facts: JobFacts) -> Finding:
             and unfit(job, view.pool, view, alive_since=float("-inf")) not in ("other-topics", "other-pool")
         }
     )
-    since, start = _ready_since(job), f"holdfast worker run MODULE:WORKER --pool {job.pool}"
+    since, start = job.ready_since, f"holdfast worker run MODULE:WORKER --pool {job.pool}"
     if elsewhere:
         return finding(
             Reason.POOL_MISMATCH,
@@ -292,7 +288,7 @@ def _behind(facts: JobFacts) -> Finding:
         Reason.BEHIND_OTHERS,
         f"{more}{ahead.jobs} jobs come before it: {ahead.urgent} of a higher priority, {ahead.own} of its own tenant; "
         "tenants take turns",
-        since=_ready_since(facts.job),
+        since=facts.job.ready_since,
         who=f"whoever runs the workers of pool {facts.job.pool}: more of them, or more slots",
         then=("holdfast worker list", "holdfast top --once"),
         ahead=ahead.jobs,
@@ -304,7 +300,7 @@ def _behind(facts: JobFacts) -> Finding:
 
 def _ready(facts: JobFacts) -> Finding:
     """Nothing stands in its way: then whoever should dispatch it is to blame, if that takes long."""
-    job, since = facts.job, _ready_since(facts.job)
+    job, since = facts.job, facts.job.ready_since
     if facts.lock is not None:
         return finding(
             Reason.DISPATCH_LOCKED,

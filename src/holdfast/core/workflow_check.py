@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.document import Path, Refused, load_document
+from holdfast.core.document import Path, Refused, load_document, told
 from holdfast.core.rules import faults_of_approvers
 from holdfast.core.workflow import AnyStep, ApprovalStep, Definition, DelayStep, ForEachStep, ParallelStep, StepSpec
 from holdfast.core.workflow_graph import Graph
@@ -25,8 +25,6 @@ RESERVED = frozenset(
 )
 """Words of the expression language: `steps.if` could not be asked for."""
 
-_AT = re.compile(r"^(?P<reason>.*?) - at (?:`key` in )?`\$(?P<path>.*)`$", re.DOTALL)
-_PART = re.compile(r"\.(\w+)|\[(\d+)\]")
 _FIELD = re.compile(r"unknown field `(.*)`")
 _PATTERN = re.compile(r"Expected `str` matching regex .*")
 
@@ -44,7 +42,7 @@ def _shaped(value: Any, line_of: Callable[[Path], int]) -> Definition:
     try:
         return msgspec.convert(value, Definition)
     except msgspec.ValidationError as error:
-        reason, path = _told(str(error))
+        reason, path = told(str(error))
     if unknown := _FIELD.search(reason):
         path = (*path, unknown[1])
         reason = f"there is no field {unknown[1]!r} here"
@@ -54,15 +52,6 @@ def _shaped(value: Any, line_of: Callable[[Path], int]) -> Definition:
         reason = "a name begins with a letter, has letters, digits and _ in it, and at most 64 characters"
     where = ".".join(str(part) for part in path if isinstance(part, str) and part != "steps")
     raise Refused(f"{where}: {reason}" if where else reason, line=line_of(path))
-
-
-def _told(message: str) -> tuple[str, Path]:
-    """What the decoder said, and where, as far as it said that."""
-    found = _AT.match(message)
-    if found is None:
-        return message, ()
-    known = found["path"].partition("[...]")[0]
-    return found["reason"], tuple(name or int(place) for name, place in _PART.findall(known))
 
 
 def _check_steps(definition: Definition, line_of: Callable[[Path], int]) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from holdfast.core.advance import refusal
 from holdfast.core.job import JobId, Tenant
 from holdfast.core.record import Kind, Record
@@ -20,9 +22,10 @@ from holdfast.core.run import RUN_TERMINAL, Run, Step, run_of
 from holdfast.core.run_result import About, happening_of, job_ended
 from holdfast.core.run_words import Happening, TimerDue
 from holdfast.errors import Conflict, HoldfastError, NotFound
+from holdfast.flow.audit import Entry
 from holdfast.flow.kept_locks import KeptLocks
 from holdfast.flow.run_draft import RunDraft, Tools
-from holdfast.ports import Change, Transaction
+from holdfast.ports import Change, RecordChange, Transaction
 from holdfast.telemetry import Telemetry
 
 logger = logging.getLogger("holdfast")
@@ -176,7 +179,7 @@ class Advancer:
                 ends[n] = TurnEnd.WRITTEN
         return ends
 
-    async def ask(self, tenant: Tenant, run: str, wish: Happening) -> Run:
+    async def ask(self, tenant: Tenant, run: str, wish: Happening, *, entry: Entry | None = None) -> Run:
         """A person's wish, after waiting for the lock. Raises `LockBusy`, `NotFound`, and `Conflict` where the
         run is not in a state that allows it."""
         # What is no run has no lock either: its name may be anything.
@@ -189,11 +192,20 @@ class Advancer:
                     await self._locks.drop(run)
                     continue
                 assert advanced is not None
-                [written] = await self._tools.transact([transaction])
+                # What the run knows already changes nothing, and leaves no line.
+                changed = advanced.after.version > advanced.before.version
+                written = await self._write(transaction, entry if changed else None)
                 self._tell(advanced, written=written)
                 if written:
                     return advanced.after
         raise Conflict(f"run {run} keeps changing; try again")
+
+    async def _write(self, transaction: Transaction, entry: Entry | None) -> bool:
+        async def write(audited: Sequence[RecordChange] = ()) -> bool:
+            [written] = await self._tools.transact([replace(transaction, records=[*transaction.records, *audited])])
+            return written
+
+        return await (write() if entry is None else entry.add(write))
 
     async def read_results(self, records: Sequence[Record]) -> list[Happening | None]:
         """What each result says; None where there is nothing left to say."""

@@ -28,40 +28,50 @@ async def retry(
     order = order_again(job, by="" if entry is None else entry.act.by)
     if entry is None:
         return await submitter.submit_one(order)
+    # Asked first: a tenant at its limit is given the answer of the first time as well.
+    if (first := await submitter.find_repeated(order)) is not None:
+        return first
     submission = await submitter.admit(order)
     await _submit_once(submission, store=store, entry=entry)
-    [answer] = await store.submit([submission])
+    [stored] = await store.find_jobs([submission.job.id])
+    if stored is not None:
+        return Accepted(stored, repeated=False)
+    [answer] = await store.submit([submission])  # somebody else was quicker: this is what they were given
     assert isinstance(answer, Accepted), "the key is made of the job, and so is what it was used for"
-    return answer._replace(repeated=answer.job.id != submission.job.id)
+    return answer
 
 
 async def _submit_once(submission: Submission, *, store: Store, entry: Entry) -> None:
     """With its line in the audit. What repeats a submission that is there leaves no line: it changes nothing."""
 
     async def write(records: Sequence[RecordChange]) -> bool:
-        # `alone` is what makes a repetition leave the rest of its transaction alone, too.
-        alone = replace(submission, alone=True)
-        [written] = await store.transact([Transaction(submissions=[alone], records=records)])
+        audited = _with_records(submission, records)
+        [written] = await store.transact([Transaction(submissions=[audited])])
         return written
 
     if not await entry.add(write, retried_as=submission.job.id):
         raise Conflict(f"job {submission.job.replay_of} is retried by somebody else; look at it again")
 
 
+def _with_records(submission: Submission, records: Sequence[RecordChange]) -> Submission:
+    return replace(submission, records=[*submission.records, *records])
+
+
 async def replay(
     tenant: Tenant, number: int, *, store: Store, submitter: Submitter, entry: Entry | None = None
 ) -> Accepted:
-    """The job of a dead letter, submitted anew. Repeated, it gives the job of the first time."""
+    """The job of a dead letter, submitted anew. Repeated, it gives the job of the first time. Raises `TooMany`."""
     letter = await store.get_dead_letter(tenant, number)
-    submission = submitter.prepare(order_again(letter.job, by="" if entry is None else entry.act.by))
+    if letter.replayed_as is not None:
+        return Accepted(await store.get_job(tenant, letter.replayed_as), repeated=True)
+    submission = await submitter.admit(order_again(letter.job, by="" if entry is None else entry.act.by))
     if entry is None:
         return await store.replay_dead_letter(tenant, number, submission)
     answers: list[Accepted] = []
 
     async def write(records: Sequence[RecordChange]) -> bool:
-        audited = replace(submission, records=[*submission.records, *records])
         try:
-            answers.append(await store.replay_dead_letter(tenant, number, audited))
+            answers.append(await store.replay_dead_letter(tenant, number, _with_records(submission, records)))
         except VersionMismatch:
             return False
         return True
@@ -88,4 +98,6 @@ def order_again(job: Job, *, by: str = "") -> Order:
         trace=job.trace,
         actor=by or job.actor,
         replay_of=job.origin,
+        # Behind the live ones of its session: nobody asked to stop them when this was ordered.
+        session=job.session,
     )

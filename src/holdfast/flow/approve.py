@@ -34,6 +34,7 @@ from holdfast.core.schema import digest
 from holdfast.core.states import Event, State
 from holdfast.core.topic import Topics
 from holdfast.errors import Conflict, Invalid, VersionMismatch
+from holdfast.flow.audit import Entry, transact
 from holdfast.flow.decide import Policy
 from holdfast.flow.gate import note_of_end, stored, told_of
 from holdfast.flow.submit import bound_payload
@@ -74,7 +75,9 @@ class Approvals:
         """Raises `NotFound`."""
         return from_record(await self._store.get_record(Kind.APPROVAL, tenant, approval_id))
 
-    async def decide(self, tenant: Tenant, approval_id: str, said: Said, *, version: int | None = None) -> Approval:
+    async def decide(
+        self, tenant: Tenant, approval_id: str, said: Said, *, version: int | None = None, entry: Entry | None = None
+    ) -> Approval:
         """The approval after what was said. The same person saying the same again is answered the same.
 
         Raises `AlreadyDecided` with who was first, `NotApprover`, `Invalid` for arguments or an answer
@@ -100,14 +103,16 @@ class Approvals:
                     await self.supersede(approval, "job-ended")
                     continue
                 after, transaction = self._decide(approval, job, said, word)
-                [written] = await self._store.transact([transaction])
-                if written:
+                detail = {"state": after.state, "digest": after.digest, **_about(after)}
+                if await transact(transaction, store=self._store, entry=entry, **detail):
                     if after.state is not ApprovalState.PENDING:
                         self._telemetry.approval_decided(after, waited_s=word.at - after.created_at)
                     return replace(after, version=approval.version + 1)
         raise Conflict(f"approval {approval_id} keeps changing; try again")
 
-    async def delegate(self, tenant: Tenant, approval_id: str, *, by: str, to: str, comment: str) -> Approval:
+    async def delegate(
+        self, tenant: Tenant, approval_id: str, *, by: str, to: str, comment: str, entry: Entry | None = None
+    ) -> Approval:
         """`to` may decide in the place of `by`, this once. Said again, it changes nothing. Raises as `decide`."""
         approval = await self.get(tenant, approval_id)
         async with self._locks.hold(APPROVAL, approval.subject):
@@ -118,8 +123,8 @@ class Approvals:
                     return approval
                 detail = {"approval": approval.id, "by": by, "to": to, "comment": comment}
                 note = Note(tenant, approval.job_id, "approval.delegated", detail, approval.run)
-                [written] = await self._store.transact([Transaction(records=[stored(after)], notes=[note])])
-                if written:
+                transaction = Transaction(records=[stored(after)], notes=[note])
+                if await transact(transaction, store=self._store, entry=entry, to=to, **_about(after)):
                     return replace(after, version=approval.version + 1)
         raise Conflict(f"approval {approval_id} keeps changing; try again")
 
@@ -272,6 +277,11 @@ def _change(job: Job, candidate: Job, approval: Approval, word: Word) -> list[Ch
         return [Change(before=job, after=after, kind="job.denied", detail=detail)]
     after = step(candidate, JOB_EVENTS[approval.state], now=word.at, decision=decision)
     return [Change(before=job, after=after, kind="job.approved", detail=detail)]
+
+
+def _about(approval: Approval) -> dict[str, str]:
+    """What it is to decide, for the audit."""
+    return {"job": approval.job_id} if approval.job_id else {"run": approval.run, "step": approval.step}
 
 
 def _told_to_run(approval: Approval, *, now: float) -> list[RecordChange]:

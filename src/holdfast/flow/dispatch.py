@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
@@ -29,7 +30,8 @@ from holdfast.flow.decide import Policy
 from holdfast.flow.execute import starting
 from holdfast.flow.freeze import LiveFreezes
 from holdfast.flow.gate import apply_changes, is_gated, pass_gate
-from holdfast.locks import LockClass, LockError, Locks
+from holdfast.flow.gone import IsGone, evict_gone
+from holdfast.locks import LockBusy, LockClass, LockError, Locks
 from holdfast.locks.runtime import Runtime
 from holdfast.ports import Bus, Change, Delivery, Store, Transaction
 from holdfast.telemetry import Telemetry
@@ -95,12 +97,14 @@ class Dispatcher:
         topics: Topics,
         policy: Policy,
         doors: Doors,
+        freezes: LiveFreezes,
         telemetry: Telemetry,
         runtime: Runtime,
-        freezes: LiveFreezes | None = None,
+        is_gone: IsGone,
     ) -> None:
         self._store = store
-        self._freezes = freezes or LiveFreezes(store)
+        self._is_gone = is_gone
+        self._freezes = freezes
         self._topics = topics
         self._policy = policy
         self._doors = doors
@@ -171,6 +175,9 @@ class Dispatcher:
         except LockError as error:
             # Busy, unavailable or lost: whoever has the lock does it, or the next round does.
             self._telemetry.dispatch_deferred(job, reason=error.code)
+            if isinstance(error, LockBusy):
+                with suppress(LockError):
+                    await evict_gone(error, JOB, job.id, locks=self._locks, is_gone=self._is_gone)
             return Dispatched.NOT_NOW
 
     def _dispatching(self, job: Job, worker: str, fence: int) -> Change:

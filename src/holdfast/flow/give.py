@@ -11,9 +11,11 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from holdfast.core.job import Job
+from holdfast.core.job import Job, Tenant
 from holdfast.flow.dispatch import Sending
 from holdfast.ports import Accepted, Store, Submission, Transaction
+
+_Alike = tuple[Tenant, str, frozenset[tuple[str, str]]]
 
 
 class Giver(Protocol):
@@ -32,9 +34,17 @@ async def transact(transactions: Sequence[Transaction], *, store: Store, giver: 
         return await store.transact(transactions)
     given: list[list[Sending]] = [[] for _ in transactions]
     written: list[bool] | list[None] = [None] * len(transactions)
+    nobody_for: set[_Alike] = set()
     try:
         for one, sendings in zip(transactions, given, strict=True):
-            sendings.extend(filter(None, (giver.give(submission.job) for submission in one.submissions)))
+            for job in (submission.job for submission in one.submissions):
+                # Where nobody takes one, nobody takes another like it: of a wide step only as many are asked for.
+                if (alike := _alike(job)) not in nobody_for:
+                    sending = giver.give(job)
+                    if sending is None:
+                        nobody_for.add(alike)
+                    else:
+                        sendings.append(sending)
         written = await store.transact(
             [_with(one, sendings) for one, sendings in zip(transactions, given, strict=True)]
         )
@@ -56,6 +66,10 @@ async def submit(submission: Submission, *, store: Store, giver: Giver) -> Accep
     finally:
         giver.gave(sending, written=written)
     return Accepted(sending.changes[-1].after, repeated=False) if written else None
+
+
+def _alike(job: Job) -> _Alike:
+    return job.tenant, job.topic, frozenset(job.labels.items())
 
 
 def _with(transaction: Transaction, sendings: Sequence[Sending]) -> Transaction:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -80,39 +79,27 @@ async def start(draft: Incident, *, store: Store, entry: Entry) -> Incident:
 
 async def remark(number: int, text: str, *, by: str, store: Store) -> Incident:
     """Write something down. It is in the incident, and not in the audit: it changes nothing else."""
-
-    def change(incident: Incident) -> tuple[Incident, Transaction]:
+    for _ in range(TRIES):
+        incident = await get_incident(number, store=store)
         after = remarked(incident, Remark(at=store.now(), by=by, text=text))
-        return after, Transaction(records=[_stored(after)])
-
-    return await _change(number, change, store=store, entry=None)
+        if await transact(Transaction(records=[_stored(after)]), store=store, entry=None):
+            return replace(after, version=after.version + 1)
+    raise keeps_changing(Kind.INCIDENT)
 
 
 async def stop(number: int, *, summary: str, by: str, end: dict[str, Any], store: Store, entry: Entry) -> Incident:
     """End it, and its strict cells. Raises `Conflict` if it is over."""
-    cells = [cell for cell in await list_cells(store=store) if cell.selector.startswith(INCIDENT)]
-
-    def change(incident: Incident) -> tuple[Incident, Transaction]:
+    for _ in range(TRIES):
+        incident = await get_incident(number, store=store)
         if incident.stopped_at is not None:
             raise Conflict(f"incident {number} is over; `holdfast incident export --number {number}` tells it")
         after = replace(incident, stopped_at=store.now(), summary=summary, end=end)
+        # Read anew with each try: it may be one of them that has moved.
+        cells = [cell for cell in await list_cells(store=store) if cell.selector.startswith(INCIDENT)]
         undone = [reverting(cell, reason=f"incident {number} is over", by=by) for cell in cells]
         notes = [note for _, note in undone]
         notes.append(_note(after, {"summary": summary, "by": by}, kind="incident.stopped"))
-        return after, Transaction(records=[_stored(after), *(gone for gone, _ in undone)], notes=notes)
-
-    return await _change(number, change, store=store, entry=entry)
-
-
-async def _change(
-    number: int,
-    change: Callable[[Incident], tuple[Incident, Transaction]],
-    *,
-    store: Store,
-    entry: Entry | None,
-) -> Incident:
-    for _ in range(TRIES):
-        after, transaction = change(await get_incident(number, store=store))
+        transaction = Transaction(records=[_stored(after), *(gone for gone, _ in undone)], notes=notes)
         if await transact(transaction, store=store, entry=entry):
             return replace(after, version=after.version + 1)
     raise keeps_changing(Kind.INCIDENT)

@@ -12,10 +12,11 @@ transaction that writes it. The lock spares engines from working in vain.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
+from holdfast.flow.gone import IsGone, evict_gone
 from holdfast.locks import LeaseLost, LockBusy, LockClass, LockError, Locks
 from holdfast.locks.lease import Lease
 from holdfast.locks.runtime import Runtime
@@ -44,10 +45,7 @@ class _Kept:
 class KeptLocks:
     """The locks of one class that this process has now."""
 
-    def __init__(
-        self, locks: Locks, lock_class: LockClass, *, runtime: Runtime, is_gone: Callable[[str], bool]
-    ) -> None:
-        """`is_gone` says of a holder whether its process is known to run no more."""
+    def __init__(self, locks: Locks, lock_class: LockClass, *, runtime: Runtime, is_gone: IsGone) -> None:
         self._locks = locks
         self._lock_class = lock_class
         self._now = runtime.now
@@ -161,18 +159,11 @@ class KeptLocks:
         try:
             kept.lease = await self._locks.acquire(self._lock_class, item, wait=wait_s)
         except LockBusy as busy:
-            if busy.holder is None or not self._is_gone(busy.holder) or not await self._evict(item):
+            if not await evict_gone(busy, self._lock_class, item, locks=self._locks, is_gone=self._is_gone):
                 raise
             kept.lease = await self._locks.acquire(self._lock_class, item, wait=wait_s)
         kept.since = self._now()
         return kept.lease
-
-    async def _evict(self, item: str) -> bool:
-        """End the lease of a process that died with it, rather than wait until it has run out."""
-        holder = await self._locks.inspect(self._lock_class, item)
-        if holder is None:
-            return True
-        return await self._locks.evict(self._lock_class, item, fence=holder.fence, reason="its process is gone")
 
     async def _release(self, items: Iterable[str]) -> None:
         leases = [lease for item in list(items) if (lease := self._kept.pop(item).lease) is not None]

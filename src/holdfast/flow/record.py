@@ -79,7 +79,12 @@ async def record(
                 if moved.state is State.RUNNING and moved.fence == outcomes[n].fence:
                     # A renewal, progress or a cancel request came in between: still this attempt's word.
                     [standings[n]] = await record(
-                        [outcomes[n]], store=store, topics=topics, telemetry=telemetry, runtime=runtime
+                        [outcomes[n]],
+                        store=store,
+                        topics=topics,
+                        telemetry=telemetry,
+                        runtime=runtime,
+                        advancer=advancer,
                     )
                 else:
                     standings[n] = await _answer_late(moved, outcomes[n], store=store, telemetry=telemetry)

@@ -17,6 +17,7 @@ from holdfast.core.schema import digest
 from holdfast.errors import Conflict, HoldfastError, KeyReused, NotFound, TooMany
 from holdfast.flow.admission import count_live_runs
 from holdfast.flow.advance import Advancer
+from holdfast.flow.audit import Entry
 from holdfast.flow.kept_locks import KeptLocks
 from holdfast.flow.run_draft import RunDraft, Tools
 from holdfast.flow.run_session import join_session
@@ -106,20 +107,22 @@ class Runs:
             raise NotFound(f"no run {run_id}")
         return run_of(record)
 
-    async def cancel(self, tenant: Tenant, run_id: str, *, by: str, reason: str, compensate: bool) -> Run:
+    async def cancel(
+        self, tenant: Tenant, run_id: str, *, by: str, reason: str, compensate: bool, entry: Entry | None = None
+    ) -> Run:
         """Stop it: nothing more begins, what runs is asked to stop, and what was done is undone if wanted."""
-        return await self._advancer.ask(tenant, run_id, CancelAsked(by, reason, compensate))
+        return await self._advancer.ask(tenant, run_id, CancelAsked(by, reason, compensate), entry=entry)
 
-    async def pause(self, tenant: Tenant, run_id: str, *, by: str, reason: str) -> Run:
+    async def pause(self, tenant: Tenant, run_id: str, *, by: str, reason: str, entry: Entry | None = None) -> Run:
         """Begin nothing more; what is under way ends, and its results are kept."""
-        return await self._advancer.ask(tenant, run_id, PauseAsked(by, reason))
+        return await self._advancer.ask(tenant, run_id, PauseAsked(by, reason), entry=entry)
 
-    async def resume(self, tenant: Tenant, run_id: str, *, by: str) -> Run:
-        return await self._advancer.ask(tenant, run_id, ResumeAsked(by))
+    async def resume(self, tenant: Tenant, run_id: str, *, by: str, entry: Entry | None = None) -> Run:
+        return await self._advancer.ask(tenant, run_id, ResumeAsked(by), entry=entry)
 
-    async def rerun(self, tenant: Tenant, run_id: str, *, step: str, by: str) -> Run:
+    async def rerun(self, tenant: Tenant, run_id: str, *, step: str, by: str, entry: Entry | None = None) -> Run:
         """Begin a run that has ended again at `step`; what came before it stays as it was."""
-        return await self._advancer.ask(tenant, run_id, RerunAsked(step, by))
+        return await self._advancer.ask(tenant, run_id, RerunAsked(step, by), entry=entry)
 
     # -- admission ---------------------------------------------------------------------------------
 

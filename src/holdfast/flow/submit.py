@@ -101,12 +101,12 @@ class Submitter:
         await self.admission.count()
         answers: list[Accepted | HoldfastError | None] = [None] * len(orders)
         submissions: dict[int, Submission] = {}
-        for n, order in enumerate(orders):
-            try:
-                submissions[n] = self._admit(order)
-            except HoldfastError as error:
-                answers[n] = error
         try:
+            for n, order in enumerate(orders):
+                try:
+                    submissions[n] = self._admit(order)
+                except HoldfastError as error:
+                    answers[n] = error
             stored = await self._store_all([(orders[n], submission) for n, submission in submissions.items()])
         finally:
             for n in submissions:
@@ -122,6 +122,10 @@ class Submitter:
         for n, repeated in (await self._find_repeated({n: orders[n] for n in sorted(too_many)})).items():
             answers[n] = repeated
         return [answer for answer in answers if answer is not None]
+
+    async def find_repeated(self, order: Order) -> Accepted | None:
+        """What this order was answered with, if it was taken before under its key."""
+        return (await self._find_repeated({0: order})).get(0)
 
     async def _find_repeated(self, orders: Mapping[int, Order]) -> dict[int, Accepted]:
         """Whoever repeats a request that was taken is given its answer again, also where another would be too many."""
@@ -187,10 +191,13 @@ class Submitter:
         return Submission(job=asked.job, key=order.key, digest=digest, records=asked.records, notes=asked.notes)
 
     async def admit(self, order: Order) -> Submission:
-        """As `prepare`, if the tenant may have one more: for a transaction of the caller's. Raises `TooMany`."""
+        """As `prepare`, if the tenant may have one more: for a transaction of the caller's. Raises `TooMany`.
+
+        It is counted whether or not the caller will write it: that is forgotten with the next count."""
         await self.admission.count()
         submission = self.prepare(order)
         self.admission.check(submission.job)
+        self.admission.admitted(submission.job)
         return submission
 
     def _admit(self, order: Order) -> Submission:

@@ -11,6 +11,7 @@ from holdfast.core.record import Kind, Record
 from holdfast.core.workflow import Definition, definition_of, revision_of, workflow_record, workflow_record_id
 from holdfast.core.workflow_graph import Graph
 from holdfast.errors import Conflict, NotFound
+from holdfast.flow.audit import Entry, transact
 from holdfast.ports import Note, RecordChange, Store, Transaction
 
 STEPS_KEPT_MAX = 20_000
@@ -26,7 +27,7 @@ class Workflows:
         self._graphs: dict[tuple[Tenant, str], Graph] = {}
         """By the id of the record, which never changes: a revision stays what it was."""
 
-    async def apply(self, tenant: Tenant, definition: Definition) -> tuple[Record, bool]:
+    async def apply(self, tenant: Tenant, definition: Definition, *, entry: Entry | None = None) -> tuple[Record, bool]:
         """Store a definition as the next revision of its workflow; True if it is new.
 
         The same definition as the newest is that one. Runs that are under way keep theirs.
@@ -44,8 +45,7 @@ class Workflows:
                 records=[RecordChange(after=record, replaces=0)],
                 notes=[Note(tenant, JobId(""), "workflow.applied", detail)],
             )
-            [written] = await self._store.transact([change])
-            if written:
+            if await transact(change, store=self._store, entry=entry, revision=revision):
                 return record, True
         raise Conflict(f"workflow {definition.name} keeps changing; try again")
 

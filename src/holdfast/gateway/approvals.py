@@ -23,15 +23,17 @@ from holdfast.api.approvals import (
     WordView,
 )
 from holdfast.core.approval import Approval, ApprovalState, Choice, from_record
-from holdfast.core.ballot import choices_of, is_assigned
+from holdfast.core.ballot import choices_of, is_assigned, seats_in_favour
 from holdfast.core.record import Kind
 from holdfast.flow.approve import Said
+from holdfast.flow.audit import Entry
 from holdfast.gateway import limits
 from holdfast.gateway.actors import get_actor
 from holdfast.gateway.calls import Answer, Call
 from holdfast.gateway.desk import Desk
+from holdfast.gateway.entries import entry_of
 from holdfast.gateway.jobs import version_of_tag
-from holdfast.gateway.pages import Cursor, Limit, from_cursor, to_cursor
+from holdfast.gateway.pages import PAGE_BYTES, Cursor, Limit, ReadRecords, newest_first, read_records, to_cursor
 
 LOOKED_AT_MAX = 2000
 """Approvals that one request looks at for an assignee. A page may be short for it; its cursor goes on."""
@@ -43,6 +45,14 @@ CHOICES: dict[type[DecideApproval], Choice] = {
     Edit: Choice.EDIT,
     Respond: Choice.RESPOND,
 }
+
+SAID: dict[Choice, str] = {
+    Choice.APPROVE: "approval.approved",
+    Choice.REJECT: "approval.rejected",
+    Choice.EDIT: "approval.edited",
+    Choice.RESPOND: "approval.responded",
+}
+"""As the audit has it."""
 
 
 class ApprovalQuery(api.Request, kw_only=True):
@@ -58,26 +68,32 @@ class ApprovalQuery(api.Request, kw_only=True):
 async def list_approvals(desk: Desk, call: Call) -> Answer:
     """Newest first."""
     query: ApprovalQuery = call.query
+    read = newest_first(desk.plane.store, Kind.APPROVAL, call.tenant, state=query.state, parent=query.job)
+    if query.assignee is None:
+        page, more = await read_records(read, query.cursor, query.limit)
+        found = [from_record(record) for record in page]
+    else:
+        found, more = await _read_assigned(read, query, query.assignee)
+    return Answer(ApprovalPage(items=[approval_view(approval) for approval in found], next_cursor=more))
+
+
+async def _read_assigned(read: ReadRecords, query: ApprovalQuery, assignee: str) -> tuple[list[Approval], str | None]:
     found: list[Approval] = []
-    last, looked_at, more = from_cursor(query.cursor) or "", 0, True
-    while more and len(found) < query.limit and looked_at < LOOKED_AT_MAX:
-        wanted = query.limit - len(found) if query.assignee is None else LOOKED_AT_ONCE
-        # One more than is looked at, to know whether there are more.
-        page = await desk.plane.store.list_records(
-            Kind.APPROVAL, call.tenant, state=query.state, parent=query.job, before=last, limit=wanted + 1
-        )
-        more = len(page) > wanted
-        for record in page[:wanted]:
-            if len(found) == query.limit:
-                more = True
-                break
+    cursor, looked_at, weight = query.cursor, 0, 0
+    while looked_at < LOOKED_AT_MAX:
+        page, more = await read_records(read, cursor, LOOKED_AT_ONCE)
+        for n, record in enumerate(page, start=1):
             approval = from_record(record)
-            if query.assignee is None or is_assigned(approval, query.assignee):
+            if is_assigned(approval, assignee):
                 found.append(approval)
-            last = record.id
-            looked_at += 1
-    items = [approval_view(approval) for approval in found]
-    return Answer(ApprovalPage(items=items, next_cursor=to_cursor(last) if more else None))
+                weight += len(record.body)
+            if len(found) == query.limit or weight >= PAGE_BYTES:
+                return found, to_cursor(record.id) if n < len(page) else more
+        looked_at += len(page)
+        cursor = more
+        if more is None:
+            break
+    return found, cursor
 
 
 async def get_approval(desk: Desk, call: Call) -> Answer:
@@ -95,15 +111,23 @@ async def decide_approval(desk: Desk, call: Call) -> Answer:
             limits.stored_json(wanted.response, "response")
             said = replace(said, response=wanted.response)
     version = version_of_tag(call.header(b"if-match"))
-    return _answer(await desk.plane.approvals.decide(call.tenant, call.path["id"], said, version=version))
+    entry = _entry(desk, call, SAID[said.choice], wanted.comment)
+    decided = await desk.plane.approvals.decide(call.tenant, call.path["id"], said, version=version, entry=entry)
+    return _answer(decided)
 
 
 async def delegate_approval(desk: Desk, call: Call) -> Answer:
     wanted: DelegateApproval = call.body
+    by, comment = get_actor(call), wanted.comment
+    entry = _entry(desk, call, "approval.delegated", comment)
     approval = await desk.plane.approvals.delegate(
-        call.tenant, call.path["id"], by=get_actor(call), to=wanted.to, comment=wanted.comment
+        call.tenant, call.path["id"], by=by, to=wanted.to, comment=comment, entry=entry
     )
     return _answer(approval)
+
+
+def _entry(desk: Desk, call: Call, action: str, comment: str) -> Entry:
+    return entry_of(desk, call, action, f"approval/{call.path['id']}", reason=comment)
 
 
 def _answer(approval: Approval) -> Answer:
@@ -131,6 +155,7 @@ def approval_view(approval: Approval) -> ApprovalView:
         approvers=list(terms.approvers),
         delegates=approval.delegates,
         quorum=terms.quorum,
+        in_favour=len(seats_in_favour(approval)),
         separate=terms.separate,
         choices=[str(choice) for choice in choices_of(approval)],
         words=[WordView(by=w.by, at=w.at, decision=w.choice, comment=w.comment) for w in approval.words],

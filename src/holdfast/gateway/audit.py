@@ -12,11 +12,10 @@ from holdfast.api.audit import AuditLine, AuditPage, AuditVerdict, VerifyAudit
 from holdfast.core.audit import Head, Line
 from holdfast.core.job import Tenant
 from holdfast.core.policy_version import PLANE
-from holdfast.errors import NotFound
 from holdfast.flow.audit import get_line, list_lines, verify
 from holdfast.gateway.calls import Answer, Call, Route
 from holdfast.gateway.desk import Desk
-from holdfast.gateway.limits import find_number
+from holdfast.gateway.limits import get_number
 from holdfast.gateway.pages import Cursor, Limit, cut, number_from_cursor
 
 Word = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -55,9 +54,7 @@ async def list_audit(desk: Desk, call: Call) -> Answer:
 
 async def get_audit_line(desk: Desk, call: Call) -> Answer:
     query: ChainQuery = call.query
-    number = find_number(call.path["number"])
-    if number is None:
-        raise NotFound("lines of the audit have numbers, and this is none")
+    number = get_number(call.path["number"], of="lines of the audit")
     return Answer(_view(await get_line(_chain(call, plane=query.plane), number, store=desk.plane.store)))
 
 

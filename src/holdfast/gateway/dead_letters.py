@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections import deque
 
 from holdfast import api
-from holdfast.errors import NotFound
 from holdfast.flow.again import replay
 from holdfast.gateway.calls import Answer, Call
 from holdfast.gateway.desk import Desk
 from holdfast.gateway.entries import entry_of
 from holdfast.gateway.jobs import accepted
-from holdfast.gateway.limits import find_number
-from holdfast.gateway.pages import PageQuery, number_from_cursor, read_page, to_cursor
+from holdfast.gateway.limits import get_number
+from holdfast.gateway.pages import (
+    PAGE_BYTES,
+    PageQuery,
+    number_from_cursor,
+    read_events,
+    read_page,
+    to_cursor,
+    weight_of_event,
+)
 from holdfast.gateway.views import dead_letter_view, weight_of
 from holdfast.ports import DeadLetter, JobEvent, Store
 
@@ -41,11 +48,15 @@ async def get_dead_letter(desk: Desk, call: Call) -> Answer:
 
 async def _evidence(letter: DeadLetter, store: Store) -> list[JobEvent]:
     """The newest of its job's events: how it ended matters more than how it began."""
-    newest: deque[JobEvent] = deque(maxlen=EVIDENCE_MAX)
-    after = 0
-    while page := await store.list_events(after=after, limit=EVIDENCE_MAX, tenant=letter.tenant, job_id=letter.job_id):
+    newest: deque[JobEvent] = deque()
+    weight = 0
+    more: int | None = 0
+    while more is not None:
+        page, more = await read_events(store, letter.tenant, after=more, limit=EVIDENCE_MAX, job_id=letter.job_id)
         newest.extend(page)
-        after = page[-1].number
+        weight += sum(map(weight_of_event, page))
+        while len(newest) > EVIDENCE_MAX or (weight > PAGE_BYTES and len(newest) > 1):
+            weight -= weight_of_event(newest.popleft())
     return list(newest)
 
 
@@ -58,7 +69,4 @@ async def replay_dead_letter(desk: Desk, call: Call) -> Answer:
 
 
 def _number(call: Call) -> int:
-    number = find_number(call.path["number"])
-    if number is None:
-        raise NotFound("dead letters have numbers, and this is none")
-    return number
+    return get_number(call.path["number"], of="dead letters")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from holdfast.core.family import fits
 from holdfast.core.job import JobId, Tenant
 from holdfast.core.states import TERMINAL
 from holdfast.gateway.views import event_view
@@ -20,6 +21,8 @@ QUEUE_MAX = 1000
 """Events that one reader may be behind. Then its stream ends, and it resumes from the log."""
 QUEUE_BYTES_MAX = 8 << 20
 """Likewise: an event may carry an error of a megabyte."""
+LINE_ENDS = tuple((chr(n).encode(), b"\\u%04x" % n) for n in (0x85, 0x2028, 0x2029))
+"""They end no line of a stream, but many readers cut lines where Unicode does. JSON may have them as they are, or so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +38,8 @@ class Wanted:
             event.tenant == self.tenant
             and self.job_id in {None, event.job_id}
             and self.run in {None, event.run}
-            and (not self.kinds or any(_fits(event.kind, kind) for kind in self.kinds))
+            and (not self.kinds or fits(event.kind, *self.kinds))
         )
-
-
-def _fits(kind: str, wanted: str) -> bool:
-    return kind == wanted or (wanted.endswith("*") and kind.startswith(wanted[:-1]))
 
 
 @dataclass(slots=True, eq=False)
@@ -153,4 +152,8 @@ class Feed:
 
 
 def sse_text(event: JobEvent) -> bytes:
-    return b"id: %d\ndata: %b\n\n" % (event.number, msgspec.json.encode(event_view(event)))
+    told = msgspec.json.encode(event_view(event))
+    if not told.isascii():
+        for character, escaped in LINE_ENDS:
+            told = told.replace(character, escaped)
+    return b"id: %d\ndata: %b\n\n" % (event.number, told)

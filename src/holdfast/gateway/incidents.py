@@ -19,14 +19,13 @@ from holdfast.core.incident import Incident, post_mortem
 from holdfast.core.job import Tenant
 from holdfast.core.matrix import governs
 from holdfast.core.policy_version import PLANE
-from holdfast.errors import NotFound
 from holdfast.flow.incident import get_incident, list_incidents, remark, start, stop, tell
 from holdfast.gateway.actors import find_actor
 from holdfast.gateway.calls import Answer, Call, Route
 from holdfast.gateway.desk import Desk
 from holdfast.gateway.entries import entry_of
-from holdfast.gateway.limits import find_number
-from holdfast.gateway.pages import PageQuery, cut, number_from_cursor
+from holdfast.gateway.limits import get_number
+from holdfast.gateway.pages import PageQuery, number_from_cursor, read_page, to_cursor
 from holdfast.gateway.plane import Plane
 from holdfast.gateway.summaries import summarize
 
@@ -69,8 +68,14 @@ async def stop_incident(desk: Desk, call: Call) -> Answer:
 
 async def list_all(desk: Desk, call: Call) -> Answer:
     query: PageQuery = call.query
-    found = await list_incidents(store=desk.plane.store, before=number_from_cursor(query.cursor), limit=query.limit + 1)
-    page, more = cut(found, query.limit, lambda incident: incident.number)
+    page, last = await read_page(
+        lambda before, limit: list_incidents(store=desk.plane.store, before=before, limit=limit),
+        start=number_from_cursor(query.cursor),
+        limit=query.limit,
+        place=lambda incident: incident.number,
+        weigh=lambda incident: sum(len(remark.text) for remark in incident.remarks),
+    )
+    more = None if last is None else to_cursor(last)
     return Answer(IncidentPage(items=[_view(one) for one in page], next_cursor=more))
 
 
@@ -111,10 +116,7 @@ async def _snapshot(plane: Plane, tenant: Tenant) -> dict[str, Any]:
 
 
 def _number(call: Call) -> int:
-    number = find_number(call.path["number"])
-    if number is None:
-        raise NotFound("incidents have numbers, and this is none")
-    return number
+    return get_number(call.path["number"], of="incidents")
 
 
 def _view(incident: Incident) -> IncidentView:

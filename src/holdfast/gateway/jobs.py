@@ -20,8 +20,17 @@ from holdfast.gateway.actors import find_actor
 from holdfast.gateway.calls import Answer, Call
 from holdfast.gateway.desk import Desk
 from holdfast.gateway.entries import entry_of
-from holdfast.gateway.pages import Cursor, Limit, PageQuery, cut, from_cursor, number_from_cursor, read_page, to_cursor
-from holdfast.gateway.views import event_view, job_view, weight_of
+from holdfast.gateway.pages import (
+    Cursor,
+    Limit,
+    PageQuery,
+    from_cursor,
+    number_from_cursor,
+    read_events,
+    read_page,
+    to_cursor,
+)
+from holdfast.gateway.views import event_page, job_view, weight_of
 from holdfast.gateway.waiting import Patience
 from holdfast.ports import Accepted, JobFilter
 
@@ -131,15 +140,16 @@ async def submit_jobs(desk: Desk, call: Call) -> Answer:
     """One answer per member, in order; a bad one does not fail the others."""
     if b"idempotency-key" in call.headers:
         raise Invalid("in a batch each member carries its own idempotency_key; the header is for a single job")
-    actor, trace = find_actor(call), _trace(call)
+    actor = find_actor(call)
     batch: api.NewJobs = call.body
     prepared: list[Order | HoldfastError] = []
-    for new in batch.jobs:
-        try:
-            prepared.append(to_order(new, call.tenant, actor=actor, trace=trace))
-        except HoldfastError as error:
-            prepared.append(error)
-    replies = iter(await desk.plane.submitter.submit([order for order in prepared if isinstance(order, Order)]))
+    with tracing.span("submit batch", "producer", trace=_trace(call), jobs=len(batch.jobs)) as traced:
+        for new in batch.jobs:
+            try:
+                prepared.append(to_order(new, call.tenant, actor=actor, trace=traced.trace))
+            except HoldfastError as error:
+                prepared.append(error)
+        replies = iter(await desk.plane.submitter.submit([order for order in prepared if isinstance(order, Order)]))
     answers = [next(replies) if isinstance(order, Order) else order for order in prepared]
     return Answer(api.SubmittedJobs(jobs=[_submitted(desk, answer) for answer in answers]))
 
@@ -191,9 +201,11 @@ async def _job_after_wait(desk: Desk, call: Call, job_id: JobId, wait_s: float, 
         async with Patience(hint, seconds=wait_s, receive=call.receive) as patience:
             job = await desk.plane.store.get_job(call.tenant, job_id)
             while wait_s and not hints.closed and not _is_news(job, known):
-                if not await patience.wait_hint():
-                    break
+                hinted = await patience.wait_hint()
+                # After the last wait as well: a hint may be lost, above all that of another process.
                 job = await desk.plane.store.get_job(call.tenant, job_id)
+                if not hinted:
+                    break
     return job
 
 
@@ -206,9 +218,8 @@ async def list_job_events(desk: Desk, call: Call) -> Answer:
     job_id = JobId(call.path["id"])
     after = number_from_cursor(query.cursor) or 0
     await desk.plane.store.get_job(call.tenant, job_id)  # another tenant's job has no events either
-    events = await desk.plane.store.list_events(after=after, limit=query.limit + 1, tenant=call.tenant, job_id=job_id)
-    page, more = cut(events, query.limit, lambda event: event.number)
-    return Answer(api.EventPage(items=[event_view(event) for event in page], next_cursor=more))
+    page, last = await read_events(desk.plane.store, call.tenant, after=after, limit=query.limit, job_id=job_id)
+    return Answer(event_page(page, last))
 
 
 async def cancel_job(desk: Desk, call: Call) -> Answer:

@@ -14,10 +14,12 @@ from msgspec import Struct
 from starlette.types import Receive
 
 from holdfast.core.job import Tenant
-from holdfast.errors import Forbidden, Invalid, Malformed, TooLarge, Unauthorized, WrongMedia
+from holdfast.errors import Forbidden, Invalid, Malformed, NotFound, TooLarge, Unauthorized, WrongMedia
 
 PAYLOAD_BYTES_MAX = 1 << 20
 """One payload, result or progress report."""
+BODY_BYTES_MAX = PAYLOAD_BYTES_MAX + (1 << 16)
+"""A body is JSON around one payload: a little more than the payload itself may have."""
 BATCH_BYTES_MAX = 16 << 20
 DEPTH_MAX = 64
 TOO_DEEP = f"the JSON is nested deeper than {DEPTH_MAX}"
@@ -144,6 +146,14 @@ def _lists(wanted: type[Struct]) -> frozenset[str]:
 def find_number(text: str) -> int | None:
     """The number that a text consists of; None if it is none, or too large to be one of ours."""
     return int(text) if len(text) <= NUMBER_DIGITS_MAX and text.isascii() and text.isdigit() else None
+
+
+def get_number(text: str, of: str) -> int:
+    """As `find_number`, of what is called by a number. Raises `NotFound`."""
+    number = find_number(text)
+    if number is None:
+        raise NotFound(f"{of} have numbers, and this is none")
+    return number
 
 
 def stored_json(value: Any, what: str) -> bytes:

@@ -7,11 +7,15 @@ import binascii
 from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeVar
 
+import msgspec
 from msgspec import Meta
 
 from holdfast import api
+from holdfast.core.job import JobId, Tenant
+from holdfast.core.record import Kind, Record
 from holdfast.errors import Invalid
 from holdfast.gateway.limits import find_number
+from holdfast.ports import JobEvent, Store
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -23,6 +27,9 @@ FIRST_PART = 30
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 Cursor = Annotated[str, Meta(min_length=1, max_length=1024)]
 """Long enough for the longest key of a lock."""
+
+ReadRecords = Callable[[str | None, int], Awaitable[list[Record]]]
+"""From behind a place on, so many."""
 
 
 class PageQuery(api.Request, kw_only=True):
@@ -61,6 +68,45 @@ async def read_page(
             return page, None
         if len(page) == limit or weight >= PAGE_BYTES:
             return page, place(page[-1])
+
+
+def newest_first(
+    store: Store, kind: Kind, tenant: Tenant, *, state: str | None = None, parent: str | None = None
+) -> ReadRecords:
+    async def read(before: str | None, limit: int) -> list[Record]:
+        return await store.list_records(kind, tenant, state=state, parent=parent, before=before or "", limit=limit)
+
+    return read
+
+
+async def read_records(read: ReadRecords, cursor: str | None, limit: int) -> tuple[list[Record], str | None]:
+    """A page of records, and the cursor of the next one. Whatever a caller has sent is in them: it ends early then."""
+    page, last = await read_page(
+        read,
+        start=from_cursor(cursor),
+        limit=limit,
+        place=lambda record: record.id,
+        weigh=lambda record: len(record.body),
+    )
+    return page, None if last is None else to_cursor(last)
+
+
+async def read_events(
+    store: Store, tenant: Tenant, *, after: int, limit: int, job_id: JobId | None = None, run: str | None = None
+) -> tuple[list[JobEvent], int | None]:
+    """A page of a job's or a run's events, oldest first, and the number it ends at if there are more."""
+    return await read_page(
+        lambda seen, size: store.list_events(after=seen or 0, limit=size, tenant=tenant, job_id=job_id, run=run),
+        start=after,
+        limit=limit,
+        place=lambda event: event.number,
+        weigh=weight_of_event,
+    )
+
+
+def weight_of_event(event: JobEvent) -> int:
+    """In bytes, near enough: an error may have a megabyte."""
+    return len(msgspec.json.encode(event.detail))
 
 
 def to_cursor(last: str | int) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
+
 from holdfast.api.policies import (
     ChangedDecision,
     PolicyInUse,
@@ -16,7 +18,6 @@ from holdfast.api.policies import (
     Simulation,
 )
 from holdfast.core.policy_version import PLANE, PolicyVersion
-from holdfast.errors import NotFound
 from holdfast.flow.policies import (
     Standing,
     Verdict,
@@ -32,8 +33,8 @@ from holdfast.gateway.calls import Answer, Call
 from holdfast.gateway.desk import Desk
 from holdfast.gateway.entries import entry_of
 from holdfast.gateway.jobs import version_of_tag
-from holdfast.gateway.limits import find_number
-from holdfast.gateway.pages import PageQuery, cut, number_from_cursor
+from holdfast.gateway.limits import get_number
+from holdfast.gateway.pages import PageQuery, number_from_cursor, read_page, to_cursor
 
 EXAMPLES_MAX = 100
 
@@ -72,15 +73,19 @@ async def list_policy_versions(desk: Desk, call: Call) -> Answer:
     query: PageQuery = call.query
     store = desk.plane.store
     active = (await find_active(store)).number
-    found = await list_versions(store, before=number_from_cursor(query.cursor), limit=query.limit + 1)
-    page, more = cut(found, query.limit, lambda version: version.number)
+    page, last = await read_page(
+        lambda before, limit: list_versions(store, before=before, limit=limit),
+        start=number_from_cursor(query.cursor),
+        limit=query.limit,
+        place=lambda version: version.number,
+        weigh=lambda version: len(msgspec.json.encode(version.document)),
+    )
+    more = None if last is None else to_cursor(last)
     return Answer(PolicyVersionPage(items=[_version_view(one, active) for one in page], next_cursor=more))
 
 
 async def get_policy_version(desk: Desk, call: Call) -> Answer:
-    number = find_number(call.path["version"])
-    if number is None:
-        raise NotFound("a version of the policy is a number")
+    number = get_number(call.path["version"], of="versions of the policy")
     version = await get_version(desk.plane.store, number)
     view = _version_view(version, (await find_active(desk.plane.store)).number)
     view.document = version.document

@@ -22,7 +22,7 @@ from holdfast.gateway.audit import AUDIT_ROUTES
 from holdfast.gateway.calls import Route
 from holdfast.gateway.freezes import FREEZE_ROUTES
 from holdfast.gateway.incidents import INCIDENT_ROUTES
-from holdfast.gateway.limits import BATCH_BYTES_MAX, PAYLOAD_BYTES_MAX
+from holdfast.gateway.limits import BATCH_BYTES_MAX, BODY_BYTES_MAX
 from holdfast.gateway.matrix import MATRIX_ROUTES
 from holdfast.gateway.pages import PageQuery
 from holdfast.gateway.run_routes import RUN_ROUTES
@@ -34,18 +34,16 @@ from holdfast.gateway.why import WHY_ROUTES
 JOBS, WORK, LOOK, HEALTH = ("jobs",), ("work",), ("looking around",), ("health",)
 APPROVALS = ("approvals",)
 POLICY = ("policy",)
-# A body is JSON around one payload: a little more than the payload itself may have.
-SINGLE = PAYLOAD_BYTES_MAX + (1 << 16)
 
 ROUTES: tuple[Route, ...] = (
     Route(
         method="POST", path="/v1/jobs", run=jobs.submit_job, query=jobs.SubmitQuery, request=api.NewJob,
-        reply=api.JobView, statuses=(202, 200), headers=("Idempotency-Key", "Holdfast-Actor", "traceparent"), body_max=SINGLE, hot=True, tags=JOBS,
+        reply=api.JobView, statuses=(202, 200), headers=("Idempotency-Key", "Holdfast-Actor", "traceparent"), body_max=BODY_BYTES_MAX, hot=True, tags=JOBS,
         summary="Submit a job. Durable when answered; 200 if it has ended meanwhile, or with the first job where the key repeats it.",
     ),
     Route(
         method="POST", path="/v1/jobs:batch", run=jobs.submit_jobs, request=api.NewJobs, reply=api.SubmittedJobs,
-        headers=("traceparent",), body_max=BATCH_BYTES_MAX, hot=True, tags=JOBS,
+        headers=("Holdfast-Actor", "traceparent"), body_max=BATCH_BYTES_MAX, hot=True, tags=JOBS,
         summary="Submit many jobs. One answer per member, in order.",
     ),
     Route(
@@ -93,7 +91,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="POST", path="/v1/work/progress", run=work.tell_progress, request=api.Progress,
-        reply=api.AttemptStanding, body_max=SINGLE, hot=True, tags=WORK, summary="Say how far an attempt is.",
+        reply=api.AttemptStanding, body_max=BODY_BYTES_MAX, hot=True, tags=WORK, summary="Say how far an attempt is.",
     ),
     Route(
         method="POST", path="/v1/work/complete", run=work.complete_work, request=api.CompleteWork,
@@ -106,7 +104,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="POST", path="/v1/work/effect/commit", run=work.commit_effect, request=api.CommitEffect,
-        reply=api.Nothing, body_max=SINGLE, tags=WORK, summary="Say that an effect has happened.",
+        reply=api.Nothing, body_max=BODY_BYTES_MAX, tags=WORK, summary="Say that an effect has happened.",
     ),
     Route(
         method="POST", path="/v1/work/effect/withdraw", run=work.withdraw_effect, request=api.WithdrawEffect,
@@ -122,7 +120,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="POST", path="/v1/workers/{id}:drain", run=workers.drain_worker, reply=api.Nothing, wide=("id",),
-        tags=LOOK, summary="Give a worker nothing more.",
+        headers=("Holdfast-Actor",), tags=LOOK, summary="Give a worker nothing more.",
     ),
     Route(
         method="GET", path="/v1/locks", run=locks.list_locks, query=locks.LockQuery, reply=api.LocksPage,
@@ -146,7 +144,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="POST", path="/v1/effects/{job}/{key}:resolve", run=effects.resolve_effect, request=api.ResolveEffect,
-        reply=api.EffectView, headers=("Holdfast-Actor",), body_max=SINGLE, wide=("key",), tags=LOOK,
+        reply=api.EffectView, headers=("Holdfast-Actor",), body_max=BODY_BYTES_MAX, wide=("key",), tags=LOOK,
         summary="Say what became of an unknown effect; a job that waits for it may go on.",
     ),
     Route(
@@ -181,7 +179,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         method="POST", path="/v1/approvals/{id}:decide", run=approvals.decide_approval,
         request=approval_types.DecideApproval, reply=approval_types.ApprovalView,
-        headers=("Holdfast-Actor", "If-Match"), needs=("Holdfast-Actor",), body_max=SINGLE, tags=APPROVALS,
+        headers=("Holdfast-Actor", "If-Match"), needs=("Holdfast-Actor",), body_max=BODY_BYTES_MAX, tags=APPROVALS,
         summary="Approve, reject, edit or respond. The same again from the same person is answered the same.",
     ),
     Route(

@@ -7,18 +7,17 @@ from holdfast.api import runs as run_types
 from holdfast.api import workflows as workflow_types
 from holdfast.gateway import runs, workflows
 from holdfast.gateway.calls import Route
-from holdfast.gateway.limits import PAYLOAD_BYTES_MAX
+from holdfast.gateway.limits import BODY_BYTES_MAX
 from holdfast.gateway.pages import PageQuery
 
 WORKFLOWS, RUNS = ("workflows",), ("runs",)
-SINGLE = PAYLOAD_BYTES_MAX + (1 << 16)
 DOCUMENT = 2 * workflow_types.DOCUMENT_MAX
 """A document as a text within JSON: its line ends and quotes take two bytes each."""
 
 RUN_ROUTES: tuple[Route, ...] = (
     Route(
         method="POST", path="/v1/workflows", run=workflows.apply_workflow, request=workflow_types.ApplyWorkflow,
-        reply=workflow_types.WorkflowView, body_max=DOCUMENT, tags=WORKFLOWS,
+        reply=workflow_types.WorkflowView, headers=("Holdfast-Actor",), body_max=DOCUMENT, tags=WORKFLOWS,
         summary="Store a definition as the next revision of its workflow. What is wrong with it is told with its line.",
     ),
     Route(
@@ -35,12 +34,12 @@ RUN_ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="POST", path="/v1/runs", run=runs.start_run, request=run_types.StartRun, reply=run_types.RunView,
-        statuses=(202, 200), headers=("Idempotency-Key", "Holdfast-Actor"), body_max=SINGLE, tags=RUNS,
+        statuses=(202, 200), headers=("Idempotency-Key", "Holdfast-Actor"), body_max=BODY_BYTES_MAX, tags=RUNS,
         summary="Start a run. Durable when answered; 200 with the first run where the key repeats it.",
     ),
     Route(
         method="POST", path="/v1/runs:plan", run=runs.plan_run, request=run_types.StartRun, reply=run_types.RunPlan,
-        body_max=SINGLE, tags=RUNS, summary="A dry run: what would happen, as far as it can be known.",
+        body_max=BODY_BYTES_MAX, tags=RUNS, summary="A dry run: what would happen, as far as it can be known.",
     ),
     Route(
         method="GET", path="/v1/runs", run=runs.list_runs, query=runs.RunQuery, reply=run_types.RunPage, tags=RUNS,

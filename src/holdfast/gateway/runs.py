@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, to_builtins
 
@@ -23,14 +22,16 @@ from holdfast.api.runs import (
 from holdfast.core.record import Kind, Record
 from holdfast.core.run import Run, RunState, Step, run_of, step_of
 from holdfast.core.run_plan import plan
+from holdfast.flow.audit import Entry
 from holdfast.flow.runs import RunOrder
 from holdfast.flow.session import SessionPolicy
 from holdfast.gateway import limits
 from holdfast.gateway.actors import find_actor
 from holdfast.gateway.calls import Answer, Call
 from holdfast.gateway.desk import Desk
-from holdfast.gateway.pages import Cursor, Limit, PageQuery, cut, from_cursor, number_from_cursor, read_page, to_cursor
-from holdfast.gateway.views import event_view
+from holdfast.gateway.entries import entry_of
+from holdfast.gateway.pages import Cursor, Limit, PageQuery, newest_first, number_from_cursor, read_events, read_records
+from holdfast.gateway.views import event_page
 from holdfast.gateway.waiting import Patience
 
 
@@ -71,40 +72,22 @@ def _order(call: Call) -> RunOrder:
 
 async def plan_run(desk: Desk, call: Call) -> Answer:
     """A dry run: what would happen, as far as it can be known. Nothing is stored."""
-    order = _order(call)
-    revision, graph = await desk.plane.workflows.choose(call.tenant, order.workflow, order.revision)
-    bound = graph.bind_input(order.input)
+    wanted: StartRun = call.body
+    limits.stored_json(wanted.input, "input")
+    revision, graph = await desk.plane.workflows.choose(call.tenant, wanted.workflow, wanted.revision)
+    bound = graph.bind_input(wanted.input)
     steps = [
         PlannedStep(id=step.id, kind=step.kind, prospect=step.prospect, why=step.why, case=step.case, items=step.items)
         for step in plan(graph, bound)
     ]
-    return Answer(RunPlan(workflow=order.workflow, revision=revision, input=bound, steps=steps))
+    return Answer(RunPlan(workflow=wanted.workflow, revision=revision, input=bound, steps=steps))
 
 
 async def list_runs(desk: Desk, call: Call) -> Answer:
     query: RunQuery = call.query
-    store = desk.plane.store
-
-    async def read(before: str | None, limit: int) -> list[Record]:
-        wanted = {"state": query.state, "parent": query.workflow}
-        return await store.list_records(Kind.RUN, call.tenant, **wanted, before=before or "", limit=limit)
-
-    page, more = await _read_page(read, query.cursor, query.limit)
+    read = newest_first(desk.plane.store, Kind.RUN, call.tenant, state=query.state, parent=query.workflow)
+    page, more = await read_records(read, query.cursor, query.limit)
     return Answer(RunPage(items=[run_view(run_of(record)) for record in page], next_cursor=more))
-
-
-async def _read_page(
-    read: Callable[[str | None, int], Awaitable[list[Record]]], cursor: str | None, limit: int
-) -> tuple[list[Record], str | None]:
-    """Inputs and outputs are in it, and may be large: it ends early then."""
-    page, last = await read_page(
-        read,
-        start=from_cursor(cursor),
-        limit=limit,
-        place=lambda record: record.id,
-        weigh=lambda record: len(record.body),
-    )
-    return page, None if last is None else to_cursor(last)
 
 
 async def get_run(desk: Desk, call: Call) -> Answer:
@@ -116,9 +99,11 @@ async def get_run(desk: Desk, call: Call) -> Answer:
         async with Patience(hint, seconds=query.wait, receive=call.receive) as patience:
             run = await desk.plane.runs.get(call.tenant, run_id)
             while query.wait and not hints.closed and not run.is_terminal:
-                if not await patience.wait_hint():
-                    break
+                hinted = await patience.wait_hint()
+                # After the last wait as well: a hint may be lost.
                 run = await desk.plane.runs.get(call.tenant, run_id)
+                if not hinted:
+                    break
     return Answer(run_view(run), headers=(_etag(run),))
 
 
@@ -127,9 +112,8 @@ async def list_timeline(desk: Desk, call: Call) -> Answer:
     query: PageQuery = call.query
     run = await desk.plane.runs.get(call.tenant, call.path["id"])
     after = number_from_cursor(query.cursor) or 0
-    events = await desk.plane.store.list_events(after=after, limit=query.limit + 1, tenant=call.tenant, run=run.id)
-    page, more = cut(events, query.limit, lambda event: event.number)
-    return Answer(api.EventPage(items=[event_view(event) for event in page], next_cursor=more))
+    page, last = await read_events(desk.plane.store, call.tenant, after=after, limit=query.limit, run=run.id)
+    return Answer(event_page(page, last))
 
 
 async def list_steps(desk: Desk, call: Call) -> Answer:
@@ -140,34 +124,48 @@ async def list_steps(desk: Desk, call: Call) -> Answer:
     async def read(after: str | None, limit: int) -> list[Record]:
         return await store.list_records(Kind.STEP, call.tenant, parent=run.id, after=after or "", limit=limit)
 
-    page, more = await _read_page(read, query.cursor, query.limit)
+    page, more = await read_records(read, query.cursor, query.limit)
     return Answer(StepPage(items=[step_view(step_of(record)) for record in page], next_cursor=more))
 
 
 async def cancel_run(desk: Desk, call: Call) -> Answer:
     wanted: CancelRun = call.body
-    by = find_actor(call)
+    entry = _entry(desk, call, "run.cancelled", reason=wanted.reason, compensate=wanted.compensate)
     return _changed(
         await desk.plane.runs.cancel(
-            call.tenant, call.path["id"], by=by, reason=wanted.reason, compensate=wanted.compensate
+            call.tenant,
+            call.path["id"],
+            by=entry.act.by,
+            reason=wanted.reason,
+            compensate=wanted.compensate,
+            entry=entry,
         )
     )
 
 
 async def pause_run(desk: Desk, call: Call) -> Answer:
     wanted: PauseRun = call.body
+    entry = _entry(desk, call, "run.paused", reason=wanted.reason)
     return _changed(
-        await desk.plane.runs.pause(call.tenant, call.path["id"], by=find_actor(call), reason=wanted.reason)
+        await desk.plane.runs.pause(call.tenant, call.path["id"], by=entry.act.by, reason=wanted.reason, entry=entry)
     )
 
 
 async def resume_run(desk: Desk, call: Call) -> Answer:
-    return _changed(await desk.plane.runs.resume(call.tenant, call.path["id"], by=find_actor(call)))
+    entry = _entry(desk, call, "run.resumed")
+    return _changed(await desk.plane.runs.resume(call.tenant, call.path["id"], by=entry.act.by, entry=entry))
 
 
 async def rerun_run(desk: Desk, call: Call) -> Answer:
     wanted: RerunRun = call.body
-    return _changed(await desk.plane.runs.rerun(call.tenant, call.path["id"], step=wanted.step, by=find_actor(call)))
+    entry = _entry(desk, call, "run.rerun", step=wanted.step)
+    return _changed(
+        await desk.plane.runs.rerun(call.tenant, call.path["id"], step=wanted.step, by=entry.act.by, entry=entry)
+    )
+
+
+def _entry(desk: Desk, call: Call, action: str, *, reason: str = "", **detail: Any) -> Entry:
+    return entry_of(desk, call, action, f"run/{call.path['id']}", reason=reason, **detail)
 
 
 def _changed(run: Run) -> Answer:

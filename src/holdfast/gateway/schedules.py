@@ -13,6 +13,8 @@ from holdfast import api
 from holdfast.api.schedules import NewSchedule, ScheduledJob, ScheduledRun, SchedulePage, ScheduleView
 from holdfast.core.record import Kind, Record
 from holdfast.core.schedule import (
+    ACTIVE,
+    PAUSED,
     Due,
     JobToSubmit,
     Missed,
@@ -35,7 +37,7 @@ from holdfast.gateway.actors import find_actor
 from holdfast.gateway.calls import Answer, Call, Route
 from holdfast.gateway.desk import Desk
 from holdfast.gateway.entries import entry_of
-from holdfast.gateway.pages import PageQuery, cut, from_cursor
+from holdfast.gateway.pages import PageQuery, read_records
 
 SCHEDULES_MAX = 1000
 """Of one tenant."""
@@ -51,7 +53,8 @@ async def add_schedule(desk: Desk, call: Call) -> Answer:
     new: NewSchedule = call.body
     store, now = desk.plane.store, desk.plane.store.now()
     schedule = _checked(desk, _schedule(new, call, now=now))
-    if len(await store.list_records(Kind.SCHEDULE, call.tenant, limit=SCHEDULES_MAX)) == SCHEDULES_MAX:
+    known = await store.count_records(Kind.SCHEDULE, call.tenant, states=(ACTIVE, PAUSED))
+    if sum(known.values()) >= SCHEDULES_MAX:
         raise TooMany(f"the tenant has {SCHEDULES_MAX} schedules; remove one", retry_after_s=60.0)
     schedule = replace(schedule, next_at=next(ticks_after(schedule, now)))
     if not await write_record(
@@ -98,11 +101,13 @@ def _checked(desk: Desk, schedule: Schedule) -> Schedule:
 
 async def list_schedules(desk: Desk, call: Call) -> Answer:
     query: PageQuery = call.query
-    found = await desk.plane.store.list_records(
-        Kind.SCHEDULE, call.tenant, after=from_cursor(query.cursor), limit=query.limit + 1
+    store = desk.plane.store
+    page, more = await read_records(
+        lambda after, limit: store.list_records(Kind.SCHEDULE, call.tenant, after=after, limit=limit),
+        query.cursor,
+        query.limit,
     )
-    page, more = cut(found, query.limit, lambda record: record.id)
-    now = desk.plane.store.now()
+    now = store.now()
     items = [_view(schedule_from(record), now, upcoming=0) for record in page]
     return Answer(SchedulePage(items=items, next_cursor=more))
 
@@ -195,7 +200,7 @@ _TAGS = ("schedules",)
 SCHEDULE_ROUTES: tuple[Route, ...] = (
     Route(
         method="POST", path="/v1/schedules", run=add_schedule, request=NewSchedule, reply=ScheduleView,
-        headers=("Holdfast-Actor",), body_max=limits.PAYLOAD_BYTES_MAX + (1 << 16), tags=_TAGS,
+        headers=("Holdfast-Actor",), body_max=limits.BODY_BYTES_MAX, tags=_TAGS,
         summary="Add a schedule: a job or a run, by cron or every so often.",
     ),
     Route(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 from holdfast.api.summary import Summary, WarningView
 from holdfast.core.approval import ApprovalState
 from holdfast.core.freeze import frozen_by
-from holdfast.core.job import Job, Tenant
+from holdfast.core.job import Tenant
 from holdfast.core.record import Kind
 from holdfast.core.states import EffectState
 from holdfast.core.warnings import LOOP_IDLE_S, Signs, warnings
@@ -31,15 +32,28 @@ class Summaries:
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
-        self._known: dict[Tenant, Summary] = {}
+        self._known: dict[Tenant, tuple[float, Summary]] = {}
+        """With the time at which it was there."""
+        self._making: dict[Tenant, asyncio.Task[Summary]] = {}
 
     async def get(self, tenant: Tenant) -> Summary:
-        known = self._known.get(tenant)
-        if known is not None and self._plane.store.now() - known.at < FRESH_S:
+        made_at, known = self._known.get(tenant, (0.0, None))
+        if known is not None and self._plane.store.now() - made_at < FRESH_S:
             return known
+        if tenant not in self._making:
+            self._making[tenant] = asyncio.create_task(self._make(tenant))
+        # Whoever hangs up meanwhile does not take it away from the others.
+        return await asyncio.shield(self._making[tenant])
+
+    async def _make(self, tenant: Tenant) -> Summary:
+        try:
+            made = await summarize(self._plane, tenant)
+        finally:
+            del self._making[tenant]
         if len(self._known) >= TENANTS_REMEMBERED:
             self._known.clear()
-        self._known[tenant] = made = await summarize(self._plane, tenant)
+        # From here on, not from its beginning: one that takes long would never be fresh, and be made again and again.
+        self._known[tenant] = (self._plane.store.now(), made)
         return made
 
 
@@ -48,7 +62,7 @@ async def summarize(plane: Plane, tenant: Tenant) -> Summary:
     states = {state.value: count for (owner, state), count in (await store.count_jobs()).items() if owner == tenant}
     topics = Counter({topic: n for (owner, topic), n in (await store.count_topics()).items() if owner == tenant})
     line = [job for job in await store.list_dispatchable(limit=LINE_MAX) if job.tenant == tenant]
-    longest = min(line, key=_ready_since, default=None)
+    longest = min(line, key=lambda job: job.ready_since, default=None)
     held = await plane.locks.list(None, limit=LOCKS_LOOKED_AT)
     contended = sorted((holder for holder in held if holder.waiters), key=lambda holder: -holder.waiters)
     pending = await store.count_records(Kind.APPROVAL, tenant, states=[ApprovalState.PENDING])
@@ -57,7 +71,7 @@ async def summarize(plane: Plane, tenant: Tenant) -> Summary:
     workers = plane.registry.views(now=now)
     signs = Signs(
         conditions=Counter(worker.condition for worker in workers),
-        waiting_longest_s=None if longest is None else now - _ready_since(longest),
+        waiting_longest_s=None if longest is None else now - longest.ready_since,
         waiting_longest="" if longest is None else longest.id,
         effects_unknown=len(unknown),
         approvals_pending=sum(pending.values()),
@@ -80,10 +94,6 @@ async def summarize(plane: Plane, tenant: Tenant) -> Summary:
         freezes=[freeze_view(freeze) for freeze in freezes],
         warnings=[WarningView(code=one.code, summary=one.summary, next=one.then) for one in warnings(signs)],
     )
-
-
-def _ready_since(job: Job) -> float:
-    return max(job.since, job.not_before)
 
 
 def _total(plane: Plane, name: str) -> int:

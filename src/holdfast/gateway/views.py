@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from holdfast import api
@@ -11,6 +13,7 @@ from holdfast.core.freeze import Freeze
 from holdfast.core.job import Job
 from holdfast.core.topic import Topics
 from holdfast.flow.execute import Standing
+from holdfast.gateway.pages import to_cursor
 from holdfast.locks import Locks, UndeclaredClass
 from holdfast.locks.port import Holder
 from holdfast.ports import DeadLetter, JobEvent
@@ -68,6 +71,12 @@ def event_view(event: JobEvent) -> api.EventView:
         at=event.at,
         detail=event.detail,
     )
+
+
+def event_page(events: Sequence[JobEvent], last: int | None) -> api.EventPage:
+    """`last` is where it ends, if there are more."""
+    more = None if last is None else to_cursor(last)
+    return api.EventPage(items=[event_view(event) for event in events], next_cursor=more)
 
 
 def delivery_view(job: Job, topics: Topics, *, started: bool) -> api.DeliveryView:

@@ -59,7 +59,7 @@ class Patience:
             self._hanging_up.cancel()
 
     async def wait_hint(self) -> bool:
-        """True: there may be news. False: look no more."""
+        """True: there may be news. False: wait no more."""
         if self._hanging_up is None:
             self._hanging_up = asyncio.ensure_future(self._listen())
         try:

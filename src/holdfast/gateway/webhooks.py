@@ -19,6 +19,8 @@ from holdfast.api.webhooks import (
 )
 from holdfast.core.record import Kind, Record
 from holdfast.core.webhook import (
+    DISABLED,
+    ENABLED,
     Post,
     PostState,
     Webhook,
@@ -38,7 +40,7 @@ from holdfast.flow.submit import new_id
 from holdfast.gateway.calls import Answer, Call, Route
 from holdfast.gateway.desk import Desk
 from holdfast.gateway.entries import entry_of
-from holdfast.gateway.pages import Cursor, Limit, PageQuery, cut, from_cursor
+from holdfast.gateway.pages import Cursor, Limit, PageQuery, cut, from_cursor, newest_first, read_records
 from holdfast.locks.runtime import Runtime
 from holdfast.posting import check_url
 
@@ -56,7 +58,8 @@ async def add_webhook(desk: Desk, call: Call) -> Answer:
     new: NewWebhook = call.body
     plane = desk.plane
     check_url(new.url, allow_private=plane.private_webhooks)
-    if len(await plane.store.list_records(Kind.WEBHOOK, call.tenant, limit=WEBHOOKS_MAX)) == WEBHOOKS_MAX:
+    known = await plane.store.count_records(Kind.WEBHOOK, call.tenant, states=(ENABLED, DISABLED))
+    if sum(known.values()) >= WEBHOOKS_MAX:
         raise TooMany(f"the tenant has {WEBHOOKS_MAX} webhooks; remove one", retry_after_s=60.0)
     secret, now = _new_secret(plane.runtime), plane.store.now()
     webhook = Webhook(
@@ -137,21 +140,15 @@ async def test_webhook(desk: Desk, call: Call) -> Answer:
 async def list_posts(desk: Desk, call: Call) -> Answer:
     query: PostQuery = call.query
     webhook = await _get(desk, call)
-    found = await desk.plane.store.list_records(
-        Kind.POST,
-        call.tenant,
-        parent=webhook.name,
-        state=query.state,
-        before=from_cursor(query.cursor) or "",
-        limit=query.limit + 1,
-    )
-    page, more = cut(found, query.limit, lambda record: record.id)
+    read = newest_first(desk.plane.store, Kind.POST, call.tenant, state=query.state, parent=webhook.name)
+    page, more = await read_records(read, query.cursor, query.limit)
     return Answer(PostPage(items=[_post_view(post_from(record)) for record in page], next_cursor=more))
 
 
 async def retry_post(desk: Desk, call: Call) -> Answer:
     """Try a post that failed again, at once and with as many tries as a new one."""
-    store = desk.plane.store
+    store, post_id = desk.plane.store, call.path["id"]
+    entry = entry_of(desk, call, "post.retried", f"post/{post_id}")
 
     def again(record: Record) -> Record:
         post = post_from(record)
@@ -159,7 +156,7 @@ async def retry_post(desk: Desk, call: Call) -> Answer:
             raise Conflict(f"the post is {post.state}: only one that has failed is tried again")
         return post_record(try_again(post, now=store.now()))
 
-    record = await change_record(Kind.POST, call.tenant, call.path["id"], again, store=store)
+    record = await change_record(Kind.POST, call.tenant, post_id, again, store=store, entry=entry)
     return Answer(_post_view(post_from(record)), status=202)
 
 
@@ -244,7 +241,7 @@ WEBHOOK_ROUTES: tuple[Route, ...] = (
         summary="The delivery log of a webhook, newest first, without what was sent.",
     ),
     Route(
-        method="POST", path="/v1/posts/{id}:retry", run=retry_post, reply=PostView, statuses=(202,), tags=_TAGS,
-        summary="Try a failed post again, under the same id.",
+        method="POST", path="/v1/posts/{id}:retry", run=retry_post, reply=PostView, statuses=(202,),
+        headers=("Holdfast-Actor",), tags=_TAGS, summary="Try a failed post again, under the same id.",
     ),
 )  # fmt: skip

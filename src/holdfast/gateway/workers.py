@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 
 from holdfast import api
+from holdfast.core.policy_version import PLANE
+from holdfast.flow.audit import transact
 from holdfast.gateway.calls import Answer, Call
 from holdfast.gateway.desk import Desk
+from holdfast.gateway.entries import entry_of
 from holdfast.gateway.work import NOTHING, drain
 from holdfast.locks import UndeclaredClass
+from holdfast.ports import Transaction
 
 
 async def list_workers(desk: Desk, _: Call) -> Answer:
@@ -27,5 +31,10 @@ async def list_workers(desk: Desk, _: Call) -> Answer:
 
 
 async def drain_worker(desk: Desk, call: Call) -> Answer:
-    await drain(desk.plane, call.path["id"])
+    plane, worker = desk.plane, call.path["id"]
+    if any(one.id == worker and not one.draining for one in plane.registry.views(now=plane.store.now())):
+        # The registry is no part of the store. The line comes first: a worker that nobody has stopped is worse.
+        entry = entry_of(desk, call, "worker.drained", f"worker/{worker}", tenant=PLANE)
+        await transact(Transaction(), store=plane.store, entry=entry)
+    await drain(plane, worker)
     return Answer(NOTHING)

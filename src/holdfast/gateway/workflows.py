@@ -18,7 +18,8 @@ from holdfast.core.workflow_check import parse
 from holdfast.core.workflow_drawing import draw_mermaid
 from holdfast.gateway.calls import Answer, Call
 from holdfast.gateway.desk import Desk
-from holdfast.gateway.pages import Cursor, PageQuery, cut, from_cursor
+from holdfast.gateway.entries import entry_of
+from holdfast.gateway.pages import Cursor, PageQuery, from_cursor, newest_first, read_page, read_records, to_cursor
 from holdfast.ports import Store
 
 
@@ -38,7 +39,8 @@ async def apply_workflow(desk: Desk, call: Call) -> Answer:
     if wanted.dry_run:
         now = desk.plane.store.now()
         return Answer(workflow_view(workflow_record(definition, tenant=call.tenant, revision=0, now=now)))
-    record, _ = await desk.plane.workflows.apply(call.tenant, definition)
+    entry = entry_of(desk, call, "workflow.applied", f"workflow/{definition.name}")
+    record, _ = await desk.plane.workflows.apply(call.tenant, definition, entry=entry)
     return Answer(workflow_view(record))
 
 
@@ -56,8 +58,14 @@ async def get_workflow(desk: Desk, call: Call) -> Answer:
 
 async def list_workflows(desk: Desk, call: Call) -> Answer:
     query: WorkflowsQuery = call.query
-    found = await _newest_of_each(desk.plane.store, call.tenant, from_cursor(query.cursor) or "", query.limit + 1)
-    page, more = cut(found, query.limit, lambda record: record.parent)
+    page, last = await read_page(
+        lambda after, limit: _newest_of_each(desk.plane.store, call.tenant, after or "", limit),
+        start=from_cursor(query.cursor),
+        limit=query.limit,
+        place=lambda record: record.parent,
+        weigh=lambda record: len(record.body),
+    )
+    more = None if last is None else to_cursor(last)
     return Answer(WorkflowPage(items=[workflow_view(record) for record in page], next_cursor=more))
 
 
@@ -79,11 +87,8 @@ async def list_revisions(desk: Desk, call: Call) -> Answer:
     query: PageQuery = call.query
     name = call.path["name"]
     await desk.plane.workflows.get(call.tenant, name)
-    before = from_cursor(query.cursor) or ""
-    found = await desk.plane.store.list_records(
-        Kind.WORKFLOW, call.tenant, parent=name, before=before, limit=query.limit + 1
-    )
-    page, more = cut(found, query.limit, lambda record: record.id)
+    read = newest_first(desk.plane.store, Kind.WORKFLOW, call.tenant, parent=name)
+    page, more = await read_records(read, query.cursor, query.limit)
     return Answer(WorkflowPage(items=[workflow_view(record) for record in page], next_cursor=more))
 
 

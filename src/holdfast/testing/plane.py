@@ -23,6 +23,7 @@ from holdfast.worker.worker import working
 
 PATIENCE_S = 30.0
 LOOK_S = 0.01
+EVENTS_AT_ONCE = 1000
 SOON = Backoff(first_s=0.01, cap_s=0.05)
 TOPICS = Topics((Topic(name="*", backoff=SOON),))
 
@@ -69,7 +70,14 @@ class LocalPlane:
 
     def kinds(self, job_id: str) -> list[str]:
         """What has happened to the job, in order."""
-        return [event.kind for event in self.client.events(job_id, limit=1000).items]
+        kinds: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = self.client.events(job_id, cursor=cursor, limit=EVENTS_AT_ONCE)
+            kinds += [event.kind for event in page.items]
+            cursor = page.next_cursor
+            if cursor is None:
+                return kinds
 
     def close(self) -> None:
         for worker in self._workers:

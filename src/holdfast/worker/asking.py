@@ -53,7 +53,7 @@ class Asking:
                 ruling = await self._link.prepare(attempt.job_id, attempt.fence, request)
                 return Answer(ruling=ruling.ruling, idempotency_key=ruling.idempotency_key, result=bytes(ruling.result))
             case Commit():
-                await self._link.commit(attempt.job_id, attempt.fence, request)
+                await self._commit(attempt, request)
             case Withdraw():
                 await self._link.withdraw(attempt.job_id, attempt.fence, request)
             case Report():
@@ -61,3 +61,12 @@ class Asking:
             case never:
                 assert_never(never)
         return Answer()
+
+    async def _commit(self, attempt: Attempt, effect: Commit) -> None:
+        try:
+            await self._link.commit(attempt.job_id, attempt.fence, effect)
+        except Refused as refused:
+            if refused.status not in {401, 403, 404, 409}:
+                # The result cannot be kept (too large, too deep). That it has happened can, so that it does not again.
+                await self._link.commit(attempt.job_id, attempt.fence, Commit(effect.key, b"null"))
+            raise

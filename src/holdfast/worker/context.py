@@ -192,7 +192,7 @@ def effect(key: str, fn: Callable[..., Any], args: tuple[Any, ...], *, idempoten
         raise value
     try:
         result = msgspec.json.encode(value)
-    except TypeError:
+    except Exception:
         # It has happened; that its result cannot be kept must not make it happen again.
         yield Commit(key, b"null")
         raise

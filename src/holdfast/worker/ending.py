@@ -22,7 +22,7 @@ def ended(result: Callable[[], Any]) -> Done:
     except (AttemptOver, asyncio.CancelledError):
         return Done("cancelled")
     except EffectUnknown as error:
-        return failed("effect-unknown", str(error), retryable=False)
+        return failed("effect-unknown", _words(error), retryable=False)
     except Fatal as error:
         return failed(_code(error.__cause__ or error), _told(error), retryable=False)
     except EffectAbsent as error:
@@ -31,12 +31,14 @@ def ended(result: Callable[[], Any]) -> Done:
         return failed(_code(error), _told(error))
     try:
         return Done("succeeded", msgspec.json.encode(value))
-    except TypeError as error:
-        return failed("result-not-json", str(error), retryable=False)
+    except Exception as error:  # noqa: BLE001  (what is encoded is the handler's, down to the fields of its objects)
+        return failed("result-not-json", _words(error), retryable=False)
 
 
 def failed(code: str, message: str, *, retryable: bool = True) -> Done:
-    return Done("failed", error={"code": code, "message": message[:MESSAGE_MAX]}, retryable=retryable)
+    # A file name that is not UTF-8 leaves half characters in a message, which no JSON can carry.
+    told = message[:MESSAGE_MAX].encode("utf-8", "replace").decode()
+    return Done("failed", error={"code": code, "message": told}, retryable=retryable)
 
 
 def _code(error: BaseException) -> str:
@@ -47,4 +49,11 @@ def _told(error: BaseException) -> str:
     """The message, and the line of the handler's code that it came from."""
     places = traceback.extract_tb(error.__traceback__)
     where = f" ({places[-1].filename.rpartition('/')[2]}:{places[-1].lineno})" if places else ""
-    return str(error)[:MESSAGE_MAX] + where
+    return _words(error)[:MESSAGE_MAX] + where
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  (an exception whose words fail is still how the handler ended)
+        return "its message cannot be shown"

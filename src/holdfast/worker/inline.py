@@ -42,10 +42,6 @@ async def run_in_thread(task: Task, attempt: Attempt, ask: AskPlane, *, runtime:
     done: asyncio.Future[Done] = loop.create_future()
     is_lost = _lateness(attempt, runtime)
 
-    def settle(handled: Done) -> None:
-        if not done.done():
-            done.set_result(handled)
-
     def function_here() -> Done:
         job = SyncJob(
             attempt.work, lambda request: asyncio.run_coroutine_threadsafe(ask(request), loop).result(), is_lost=is_lost
@@ -73,12 +69,25 @@ async def run_in_thread(task: Task, attempt: Attempt, ask: AskPlane, *, runtime:
         return ended(handling.result)
 
     async def body() -> None:
-        handled = await coroutine_here() if task.is_coroutine else function_here()
+        handled: Done | Exception
+        try:
+            handled = await coroutine_here() if task.is_coroutine else function_here()
+        except Exception as error:  # noqa: BLE001  (else nobody hears of it, and the slot is never free again)
+            handled = error
         with suppress(RuntimeError):  # the worker has ended before the thread did
-            loop.call_soon_threadsafe(settle, handled)
+            loop.call_soon_threadsafe(_settle, done, handled)
 
     runtime.run_in_thread(body, f"holdfast-{attempt.work.topic}")
     return await done
+
+
+def _settle(done: asyncio.Future[Done], handled: Done | Exception) -> None:
+    if done.done():
+        return
+    if isinstance(handled, Exception):
+        done.set_exception(handled)
+    else:
+        done.set_result(handled)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from holdfast import tracing
+from holdfast.core.family import fits
 from holdfast.worker.errors import BrokenWorker
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def match_topic(topic: str, known: Mapping[str, object]) -> str | None:
     """The exact name, else the longest family (`mail.*`) that it belongs to."""
     if topic in known:
         return topic
-    families = [name for name in known if name.endswith("*") and topic.startswith(name[:-1])]
+    families = [name for name in known if fits(topic, name)]
     return max(families, key=len, default=None)
 
 
