@@ -28,10 +28,10 @@ run-locks: $(READY)  ## Watch a paused worker lose its lock, and its late write 
 .PHONY: test
 test: lint  ## Run every check and every test, against real servers from wheels
 	@# Every worker has servers of its own, so any test may run anywhere: work stealing keeps all
-	@# cores busy to the end, where whole files per worker would wait for the longest one. Three
+	@# cores busy to the end, where whole files per worker would wait for the longest one. Four
 	@# workers on two cores: many tests wait for a lease of a real process to run out.
 	@tools/promtool >/dev/null || echo "promtool is not to be had here: the alerts are checked only in part"
-	$(PY) -m pytest -n 3 --dist worksteal
+	$(PY) -m pytest -n 4 --dist worksteal
 
 .PHONY: check
 check: lint  ## Run every check: format, lint, types, layers, dead code, shape, documentation

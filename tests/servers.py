@@ -75,10 +75,14 @@ class Server:
         """kill -9, and wait until it is gone. `start()` brings it back on the same port and data."""
         assert self.process is not None
         # Stopped first, parents before children, so that none is born in between.
-        for pid in reversed(_signal(self.process.pid, signal.SIGSTOP)):
+        all_of_it = _signal(self.process.pid, signal.SIGSTOP)
+        for pid in reversed(all_of_it):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
+        # Children go by themselves; as long as one is there, Postgres does not start anew on its data.
+        while any(_is_there(pid) for pid in all_of_it):
+            time.sleep(0.001)
 
     def stop(self) -> None:
         if self.process is None or self.process.poll() is not None:
@@ -225,6 +229,13 @@ def _signal(pid: int, number: signal.Signals) -> list[int]:
     except (ProcessLookupError, FileNotFoundError):
         return []
     return [pid, *(each for child in children for each in _signal(int(child), number))]
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _is_stopped(pid: int) -> bool:
