@@ -22,6 +22,7 @@ from plane.nats_buses import server_url as nats_url
 
 from holdfast import errors
 from holdfast.config import SECTIONS, Settings, WebhookSettings, load
+from holdfast.core.people import People
 from holdfast.core.retention import Retention
 from holdfast.core.run import RUN_TERMINAL, STEP_TERMINAL
 from holdfast.core.share import Quota, Quotas
@@ -243,7 +244,7 @@ def test_settings_are_those_documented(tmp_path: Path) -> None:
     assert set(document["retention"]) == {field.name for field in fields(Retention)}
     assert set(document["tenants"]["acme"]) == {field.name for field in fields(Quota)}
     assert set(document["webhooks"]) == {field.name for field in fields(WebhookSettings)}
-    assert replace(loaded, topics=Topics(), tenants=Quotas()) == Settings()
+    assert replace(loaded, topics=Topics(), tenants=Quotas(), people=People()) == Settings()
 
 
 def test_locks_of_the_plane_are_those_documented() -> None:

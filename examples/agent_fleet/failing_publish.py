@@ -48,7 +48,7 @@ async def run(folder: Path) -> Published:
     runs: list[str] = []
     bus = DetachedBus(SYSTEM.now, fail=fail)
     async with running(Settings(store=f"sqlite:///{folder}/detached.db"), bus=bus) as plane:
-        transport = httpx2.ASGITransport(app=build(plane, api_key=None))
+        transport = httpx2.ASGITransport(app=build(plane))
         async with (
             AsyncClient("http://127.0.0.1", transport=transport) as client,
             httpx2.AsyncClient(base_url="http://127.0.0.1", transport=transport, timeout=30) as link,

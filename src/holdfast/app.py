@@ -18,6 +18,7 @@ from holdfast.config import Settings
 from holdfast.errors import Invalid
 from holdfast.flow.renewals import RenewalLog
 from holdfast.gateway.app import build
+from holdfast.gateway.keys import Keys
 from holdfast.gateway.plane import Plane
 from holdfast.gateway.routes import HEALTH_ROUTES
 from holdfast.gateway.wire import Protocol
@@ -94,7 +95,7 @@ async def serving(
     async with running(settings, roles=roles, runtime=runtime, bus=bus) as plane:
         listener = socket.create_server((settings.host, settings.port), family=_family(settings.host), backlog=1024)
         routes = None if Role.GATEWAY in roles else HEALTH_ROUTES
-        gateway = build(plane, api_key=settings.api_key or None, routes=routes)
+        gateway = build(plane, keys=Keys(settings.api_key, settings.people), routes=routes)
         config = uvicorn.Config(
             gateway,
             loop="none",

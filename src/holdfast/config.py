@@ -34,7 +34,10 @@
     finished_jobs_s = 2592000
     dead_letters_s = 7776000
 
-The API key comes from `HOLDFAST_API_KEY` alone: it is not written into files or command lines.
+    [people]                # who has a key of their own, by its digest: `holdfast key new alice`
+    alice = "sha256:…"
+
+The API key that programs share comes from `HOLDFAST_API_KEY` alone: it is not written into files or command lines.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from holdfast.core.people import People
 from holdfast.core.retention import Retention
 from holdfast.core.retry import Backoff
 from holdfast.core.schema import compile_schema
@@ -56,7 +60,7 @@ from holdfast.errors import Invalid
 from holdfast.locks.stores import shown as without_password
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-SECTIONS = ("plane", "topics", "tenants", "webhooks", "policy", "retention")
+SECTIONS = ("plane", "topics", "tenants", "people", "webhooks", "policy", "retention")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +94,7 @@ class Settings:
     """After SIGTERM: how long a plane says that it is not ready, and serves on, before it stops listening."""
     drain_s: float = 10.0
     api_key: str = ""
+    people: People = field(default_factory=People)
     topics: Topics = field(default_factory=Topics)
     tenants: Quotas = field(default_factory=Quotas)
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
@@ -131,6 +136,7 @@ def load(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Se
         **values,
         topics=Topics(declared),
         tenants=Quotas({name: _quota(name, options) for name, options in document.get("tenants", {}).items()}),
+        people=People(document.get("people", {})),
         webhooks=_webhooks(document.get("webhooks", {})),
         retention=_retention(document.get("retention", {})),
         policy=_policy(path, document.get("policy", {})),
@@ -179,6 +185,10 @@ def explain(path: Path) -> list[Shown]:
             )
             for f in fields(Quota)
         ]
+    shown += [
+        Shown(f"people.{name}", digest, _origin(path, document, "people", name))
+        for name, digest in settings.people.digests.items()
+    ]
     sections: dict[str, Any] = {
         "webhooks": settings.webhooks,
         "policy": settings.policy,

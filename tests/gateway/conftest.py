@@ -17,9 +17,11 @@ import uvicorn
 from holdfast.app import _Server, running
 from holdfast.client import AsyncClient
 from holdfast.config import Settings
+from holdfast.core.people import People
 from holdfast.core.states import Risk
 from holdfast.core.topic import Topic, Topics
 from holdfast.gateway.app import Gateway, build
+from holdfast.gateway.keys import Keys
 from holdfast.gateway.plane import Plane
 from holdfast.gateway.wire import Protocol
 
@@ -70,10 +72,12 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def serving(directory: Path, *, api_key: str | None = None, **settings: Any) -> AsyncIterator[Served]:
+async def serving(
+    directory: Path, *, api_key: str = "", people: People | None = None, **settings: Any
+) -> AsyncIterator[Served]:
     chosen = Settings(store=f"sqlite:///{directory}/plane.db", topics=TOPICS, **settings)
     async with running(chosen) as plane:
-        gateway = build(plane, api_key=api_key)
+        gateway = build(plane, keys=Keys(api_key, people))
         listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         config = uvicorn.Config(gateway, loop="none", http=Protocol, log_config=None, lifespan="off")
         server = _Server(config)
@@ -83,7 +87,7 @@ async def serving(directory: Path, *, api_key: str | None = None, **settings: An
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         # Without TLS: reading certificates that nobody asks for would take longer than most tests.
         async with httpx2.AsyncClient(base_url=url, trust_env=False, verify=False, timeout=20) as http:
-            async with AsyncClient(url, api_key=api_key or "") as client:
+            async with AsyncClient(url, api_key=api_key) as client:
                 yield Served(plane, gateway, url, http, client)
         gateway.drain()
         # Cut short: uvicorn's own farewell waits twice for a tenth of a second, whatever there is to wait for.

@@ -14,6 +14,7 @@ from holdfast.cli.effect import effect
 from holdfast.cli.freeze import freeze, unfreeze
 from holdfast.cli.incident import incident
 from holdfast.cli.job import job
+from holdfast.cli.key import key
 from holdfast.cli.lock import lock
 from holdfast.cli.matrix import matrix
 from holdfast.cli.plane import gateway, reconciler, scheduler, up
@@ -73,6 +74,7 @@ for command in (
     lock,
     store,
     policy,
+    key,
     drill,
     runbook,
     freeze,

@@ -1,18 +1,13 @@
-"""Who asks: the name a caller gives itself in `Holdfast-Actor`.
-
-Behind one API key there is nobody who could prove a name. Whoever must rely on it puts a proxy in
-front that sets the header from its own login, and strips what callers send.
-"""
+"""Who asks: the name a caller gives itself in `Holdfast-Actor`, or the one that its key proves (`gateway/keys.py`)."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
 
+from holdfast.core.people import ACTOR
 from holdfast.errors import Invalid
 from holdfast.gateway.calls import Call
-
-ACTOR = r"^[A-Za-z0-9][A-Za-z0-9_.:@/+-]{0,127}$"
 
 
 def find_actor(call: Call) -> str:

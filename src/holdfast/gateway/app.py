@@ -20,6 +20,7 @@ from holdfast.errors import HoldfastError, Invalid, NotAllowed, NotFound
 from holdfast.gateway import limits, openapi, problems
 from holdfast.gateway.calls import Answer, Call, Route
 from holdfast.gateway.desk import Desk
+from holdfast.gateway.keys import Keys
 from holdfast.gateway.plane import Plane
 from holdfast.gateway.routes import ROUTES
 from holdfast.locks.errors import LockError
@@ -28,22 +29,22 @@ logger = logging.getLogger("holdfast")
 encode = msgspec.json.Encoder().encode
 
 
-def build(plane: Plane, *, api_key: str | None = None, routes: Sequence[Route] | None = None) -> Gateway:
+def build(plane: Plane, *, keys: Keys | None = None, routes: Sequence[Route] | None = None) -> Gateway:
     """The application: all routes, or those given. Call it inside the loop that serves it, with the store open.
 
     Without an API key everybody who reaches the socket may do everything: listen on loopback only.
     """
-    return Gateway(plane, api_key=api_key, routes=ROUTES if routes is None else routes)
+    return Gateway(plane, keys=keys or Keys(), routes=ROUTES if routes is None else routes)
 
 
 class Gateway:
     """Routes that a plane serves all day are found by one look into a dict; the router has the others."""
 
-    def __init__(self, plane: Plane, *, api_key: str | None = None, routes: Sequence[Route]) -> None:
+    def __init__(self, plane: Plane, *, keys: Keys, routes: Sequence[Route]) -> None:
         self._desk = Desk(plane)
         self._routes = routes
-        self._api_key = api_key.encode() if api_key else None
-        served = [Served(route, self._desk, self._api_key) for route in (*routes, self._description())]
+        self._keys = keys
+        served = [Served(route, self._desk, keys) for route in (*routes, self._description())]
         self._hot = {one.route.path: one for one in served if one.route.hot}
         by_path: dict[str, dict[str, Served]] = {}
         for one in served:
@@ -77,7 +78,7 @@ class Gateway:
 
         async def describe(_: Desk, __: Call) -> Answer:
             nonlocal text
-            text = text or encode(openapi.document(self._routes, api_key=self._api_key is not None))
+            text = text or encode(openapi.document(self._routes, api_key=self._keys.required))
             return Answer(text)
 
         return Route(method="GET", path="/openapi.json", run=describe, summary="This document.")
@@ -97,10 +98,10 @@ class Methods:
 class Served:
     """One line of the table, ready to serve: admit, decode, run, encode."""
 
-    def __init__(self, route: Route, desk: Desk, api_key: bytes | None) -> None:
+    def __init__(self, route: Route, desk: Desk, keys: Keys) -> None:
         self.route = route
         self._desk = desk
-        self._api_key = api_key
+        self._keys = keys
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(route.request or Any)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -117,9 +118,9 @@ class Served:
     async def _admit(self, scope: Scope, receive: Receive) -> Call:
         route = self.route
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        limits.check_origin(headers, self._api_key)
+        limits.check_origin(headers, keyed=self._keys.required)
         if not route.open:
-            limits.check_key(headers, self._api_key)
+            self._keys.admit(headers)
         tenant = limits.tenant_of(headers.get(b"holdfast-tenant", b"default"))
         query = scope["query_string"]
         asked = limits.parse_query(route.query, query) if query or route.query is not None else None

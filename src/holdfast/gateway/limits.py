@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
@@ -14,7 +13,7 @@ from msgspec import Struct
 from starlette.types import Receive
 
 from holdfast.core.job import Tenant
-from holdfast.errors import Forbidden, Invalid, Malformed, NotFound, TooLarge, Unauthorized, WrongMedia
+from holdfast.errors import Forbidden, Invalid, Malformed, NotFound, TooLarge, WrongMedia
 
 PAYLOAD_BYTES_MAX = 1 << 20
 """One payload, result or progress report."""
@@ -50,16 +49,7 @@ def find_idempotency_key(headers: Mapping[bytes, bytes]) -> str | None:
     return key
 
 
-def check_key(headers: Mapping[bytes, bytes], api_key: bytes | None) -> None:
-    """With a key configured, the request must carry it. Takes the same time for every wrong one."""
-    if api_key is None:
-        return
-    scheme, _, offered = headers.get(b"authorization", b"").partition(b" ")
-    if scheme.lower() != b"bearer" or not hmac.compare_digest(offered.strip(), api_key):
-        raise Unauthorized("send the API key as `Authorization: Bearer <key>`")
-
-
-def check_origin(headers: Mapping[bytes, bytes], api_key: bytes | None) -> None:
+def check_origin(headers: Mapping[bytes, bytes], *, keyed: bool) -> None:
     """A web page must not drive a plane that its visitor runs on loopback.
 
     Another site's page names itself in `Origin`. One that makes its own name resolve to
@@ -69,7 +59,7 @@ def check_origin(headers: Mapping[bytes, bytes], api_key: bytes | None) -> None:
     origin = headers.get(b"origin")
     if origin is not None and origin.partition(b"://")[2] != host:
         raise Forbidden("requests of pages from elsewhere are not served")
-    if api_key is None and host and not _is_loopback(host):
+    if not keyed and host and not _is_loopback(host):
         raise Forbidden("without an API key only loopback's own names are served: use 127.0.0.1 or localhost")
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 import holdfast
 from holdfast import api
-from holdfast.gateway.actors import ACTOR
+from holdfast.core.people import ACTOR
 from holdfast.gateway.calls import Route
 from holdfast.gateway.limits import KEY, TENANT
 
