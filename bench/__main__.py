@@ -10,11 +10,15 @@ from collections.abc import Sequence
 from bench import (
     guards,
     handoff,
+    jobs_calls,
     jobs_full_store,
     jobs_latency,
-    jobs_peers,
+    jobs_nats,
+    jobs_postgres,
+    jobs_redis,
     jobs_redispatch,
     jobs_throughput,
+    jobs_workers,
     policy,
     postgres_free,
     redis_free,
@@ -40,6 +44,12 @@ SUBJECTS: Sequence[Subject] = (
     guards.POSTGRES,
     guards.SQLITE,
     jobs_throughput.THROUGHPUT,
+    jobs_postgres.POSTGRES,
+    jobs_redis.REDIS,
+    jobs_nats.NATS,
+    jobs_calls.POSTGRES,
+    jobs_calls.REDIS,
+    jobs_workers.WORKERS,
     jobs_latency.LATENCY,
     jobs_full_store.FULL_STORE,
     jobs_redispatch.REDISPATCH,
@@ -65,9 +75,8 @@ def main() -> int:
         for subject in chosen:
             repetitions = asked.repetitions or max(1, subject.repetitions // 3 if asked.quick else subject.repetitions)
             rows += measured(subject, repetitions, places, quick=asked.quick)
-        conditions = places.described()
-        if any(subject.prepare is jobs_peers.prepare for subject in chosen):
-            conditions.append(jobs_peers.described())
+        peers = dict.fromkeys(environment for subject in chosen for environment in subject.peers)
+        conditions = [*places.described(), *(environment.described() for environment in peers)]
     finally:
         places.close()
 
@@ -93,9 +102,14 @@ def measured(subject: Subject, repetitions: int, places: Places, *, quick: bool)
     try:
         place = {"url": places.url(subject.server), "seconds": subject.seconds, **subject.arguments}
         place.update(subject.quick_arguments if quick else {})
+        if subject.bus:
+            place["bus_url"] = places.url(subject.bus)
+        for environment in subject.peers:
+            environment.install()
         if subject.prepare is not None:
             subject.prepare(**place)
-        for sample in repeat(subject.contenders, repetitions, place, before=lambda: places.clean(subject.server)):
+        used = [subject.server, subject.bus]
+        for sample in repeat(subject.contenders, repetitions, place, before=lambda: places.clean(*used)):
             samples.append(sample)
             shown = "; ".join(f"{name} {_brief(figures)}" for name, figures in sorted(sample.items()))
             took = time.monotonic() - started

@@ -49,7 +49,7 @@ def file_of(url: str, finished: int) -> Path:
 
 
 def fill(path: Path, finished: int) -> None:
-    with plane(str(path.parent), store=path) as running:
+    with plane(str(path.parent), store=f"sqlite:///{path}") as running:
         running.start_worker("in_loop")
         lives = {
             "succeeded": running.client.wait(running.client.submit("noop").id).id,
@@ -88,7 +88,7 @@ def _copy(connection: apsw.Connection, table: str, key: str, own: str, values: d
 
 def holdfast(url: str, seconds: float, jobs: int, finished: int, *, few: bool) -> Figures:
     path = file_of(url, FEW if few else finished)
-    with plane(url, store=path) as running:
+    with plane(url, store=f"sqlite:///{path}") as running:
         worker = running.start_worker("in_loop")
         figures = asyncio.run(throughput(running, worker.pid, jobs, batch=BATCH))
         some = iter(_some_ids(path, GETS))

@@ -35,7 +35,7 @@ def holdfast(url: str, seconds: float, jobs: int, *, worker: str, in_one: bool =
 
 
 def peer(url: str, seconds: float, jobs: int, *, name: str) -> Figures:
-    return jobs_peers.run(f"{name}_noop", "latency", jobs, redis=url.rpartition("/")[0])
+    return jobs_peers.SYSTEMS.run(f"{name}_noop", "latency", jobs, redis=url.rpartition("/")[0])
 
 
 def _rows(samples: Sequence[Sample]) -> list[Row]:
@@ -63,6 +63,6 @@ LATENCY = Subject(
     ],
     repetitions=5,
     arguments={"jobs": 500},
-    prepare=jobs_peers.prepare,
+    peers=[jobs_peers.SYSTEMS],
     rows=_rows,
 )

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,10 +24,11 @@ CLOCK_TICKS_S = os.sysconf("SC_CLK_TCK")
 class Running:
     """A plane that runs, and the processes that were started with it."""
 
-    def __init__(self, folder: Path, store: Path) -> None:
+    def __init__(self, folder: Path, store: str, *, bus: str = "", dispatch: str = "direct") -> None:
         self.folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.process = self._start("plane", "up", "--store", f"sqlite:///{store}", "--port", "0")
+        settings = {"HOLDFAST_STORE": store, "HOLDFAST_BUS": bus, "HOLDFAST_DISPATCH": dispatch}
+        self.process = self._start("plane", "up", "--port", "0", settings=settings)
         self.url = self._wait_url()
         self.client = Client(self.url)
 
@@ -48,10 +49,17 @@ class Running:
             process.kill()
             process.wait()
 
-    def _start(self, log_name: str, *command: str) -> subprocess.Popen[bytes]:
+    def _start(
+        self, log_name: str, *command: str, settings: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         with (self.folder / f"{log_name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", *command], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [sys.executable, "-m", "holdfast", *command],
+                cwd=ROOT,
+                env={**os.environ, **(settings or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
         self._processes.append(process)
         return process
@@ -66,11 +74,11 @@ class Running:
 
 
 @contextmanager
-def plane(parent: str, *, store: Path | None = None) -> Iterator[Running]:
-    """A plane in a folder of its own under `parent`; with a store of its own too, unless one is named."""
+def plane(parent: str, *, store: str = "", bus: str = "", dispatch: str = "direct") -> Iterator[Running]:
+    """A plane in a folder of its own under `parent`; with a SQLite file there, unless a store's URL is named."""
     with TemporaryDirectory(dir=parent, prefix="plane-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        running = Running(folder, store or folder / "plane.db")
+        running = Running(folder, store or f"sqlite:///{folder / 'plane.db'}", bus=bus, dispatch=dispatch)
         try:
             yield running
         finally:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from pathlib import Path
 
 from holdfast.worker import Fatal, Job, SyncJob, Worker
 
+#: Jobs that a worker has at once; the peers that have such a number are given the same, and are no slower with it.
+SLOTS = 64
 #: For jobs of milliseconds a worker claims ahead, as docs/how-to/write-a-worker.md says of `backlog`.
-in_loop = Worker(name="bench", slots=64, backlog=448)
+in_loop = Worker(name="bench", slots=SLOTS, backlog=448)
 in_processes = Worker(name="bench", slots=2, backlog=254)
 patient = Worker(name="bench")
+#: Few at once, so that it is the slots that limit it and not a core.
+waiting = Worker(name="bench", slots=8)
+WAIT_S = 0.02
 
 
 @in_loop.task("noop", isolation="async")
@@ -22,6 +28,11 @@ async def noop(job: Job) -> None:
 @in_loop.task("fail", isolation="async")
 async def fail(job: Job) -> None:
     raise Fatal("as asked")
+
+
+@waiting.task("wait", isolation="async")
+async def wait(job: Job) -> None:
+    await asyncio.sleep(WAIT_S)
 
 
 @in_processes.task("noop")

@@ -33,8 +33,12 @@ AHEAD = ("SCHEDULED", "DISPATCHED", "RUNNING")
 
 def holdfast(url: str, seconds: float, jobs: int, *, worker: str, batch: int = BATCH) -> Figures:
     with plane(gettempdir()) as running:
-        process = running.start_worker(worker)
-        return asyncio.run(throughput(running, process.pid, jobs, batch=batch))
+        return end_to_end(running, jobs, worker=worker, batch=batch)
+
+
+def end_to_end(running: Running, jobs: int, *, worker: str = "in_loop", batch: int = BATCH) -> Figures:
+    process = running.start_worker(worker)
+    return asyncio.run(throughput(running, process.pid, jobs, batch=batch))
 
 
 async def throughput(running: Running, worker: int, jobs: int, *, batch: int) -> Figures:
@@ -59,19 +63,19 @@ async def throughput(running: Running, worker: int, jobs: int, *, batch: int) ->
     }
 
 
-async def submit(client: AsyncClient, jobs: int, *, batch: int) -> set[str]:
+async def submit(client: AsyncClient, jobs: int, *, batch: int, topic: str = "noop") -> set[str]:
     """Batch after batch; with a batch of one, singly from many callers at once. Returns the jobs' ids."""
     ids: set[str] = set()
     if batch > 1:
         for start in range(0, jobs, batch):
-            answers = await client.submit_many([NewJob(topic="noop")] * min(batch, jobs - start))
+            answers = await client.submit_many([NewJob(topic=topic)] * min(batch, jobs - start))
             ids.update(answer.job.id for answer in answers if answer.job is not None)
         return ids
     left = iter(range(jobs))
 
     async def call() -> None:
         for _ in left:
-            ids.add((await client.submit("noop")).id)
+            ids.add((await client.submit(topic)).id)
 
     await asyncio.gather(*(call() for _ in range(CALLERS)))
     return ids
@@ -97,7 +101,7 @@ async def check(client: AsyncClient, ids: set[str]) -> None:
 
 
 def peer(url: str, seconds: float, jobs: int, *, name: str) -> Figures:
-    return jobs_peers.run(f"{name}_noop", "throughput", jobs, redis=url.rpartition("/")[0])
+    return jobs_peers.SYSTEMS.run(f"{name}_noop", "throughput", jobs, redis=url.rpartition("/")[0])
 
 
 def _rows(samples: Sequence[Sample]) -> list[Row]:
@@ -129,6 +133,6 @@ THROUGHPUT = Subject(
     ],
     repetitions=5,
     arguments={"jobs": 2000},
-    prepare=jobs_peers.prepare,
+    peers=[jobs_peers.SYSTEMS],
     rows=_rows,
 )

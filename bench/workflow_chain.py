@@ -44,7 +44,7 @@ def holdfast(url: str, seconds: float, runs: int, *, worker: str = "in_loop") ->
 
 
 def dbos(url: str, seconds: float, runs: int) -> Figures:
-    return jobs_peers.run("dbos_chain", "chain", runs, postgres=url)
+    return jobs_peers.SYSTEMS.run("dbos_chain", "chain", runs, postgres=url)
 
 
 def definition(length: int) -> dict[str, object]:
@@ -89,7 +89,7 @@ CHAIN = Subject(
     name="workflow-chain",
     server="postgres",
     contenders=[Contender(name="holdfast", run=holdfast), Contender(name="DBOS, Postgres", run=dbos)],
-    prepare=jobs_peers.prepare,
+    peers=[jobs_peers.SYSTEMS],
     repetitions=5,
     arguments={"runs": 200},
     rows=_rows,

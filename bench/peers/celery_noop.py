@@ -8,7 +8,7 @@ import sys
 from celery import Celery  # type: ignore[import-not-found]
 from redis import Redis
 
-from bench.peers.driving import Peer, drive
+from bench.peers.driving import Peer, drive, one_by_one
 
 REDIS = os.environ["BENCH_REDIS"]
 
@@ -26,7 +26,7 @@ if __name__ == "__main__":
     drive(
         Peer(
             worker=[sys.executable, "-m", "celery", "-A", "bench.peers.celery_noop", "worker"],
-            submit=task.delay,
+            submit=one_by_one(task.delay),
             finished=results.dbsize,
             round_trip=lambda: task.delay().get(),
         )

@@ -1,18 +1,21 @@
-"""DBOS on a SQLite file with its default settings: a queue without limits, in one process."""
+"""DBOS on Postgres, or on a SQLite file where no server is named, with its default settings: a queue without
+limits, in one process.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
-import sqlite3
 import sys
 from pathlib import Path
 
 from dbos import DBOS, DBOSClient  # type: ignore[import-not-found]
+from sqlalchemy import create_engine, text
 
-from bench.peers.driving import Peer, drive
+from bench.peers.driving import Peer, drive, one_by_one
 
-FILE = Path.cwd() / "dbos.sqlite"
-LAUNCHED = FILE.with_name("launched")
+URL = os.environ.get("BENCH_POSTGRES") or f"sqlite:///{Path.cwd() / 'dbos.sqlite'}"
+LAUNCHED = Path.cwd() / "launched"
 
 
 def noop() -> None:
@@ -20,7 +23,7 @@ def noop() -> None:
 
 
 def work() -> None:
-    DBOS(config={"name": "bench", "system_database_url": f"sqlite:///{FILE}"})
+    DBOS(config={"name": "bench", "system_database_url": URL})
     DBOS.workflow(name="noop")(noop)
     DBOS.launch()
     DBOS.register_queue("bench")
@@ -29,25 +32,28 @@ def work() -> None:
 
 
 def client_peer() -> Peer:
-    client = DBOSClient(system_database_url=f"sqlite:///{FILE}")
+    client = DBOSClient(system_database_url=URL)
 
     def submit() -> object:
         return client.enqueue({"workflow_name": "noop", "queue_name": "bench"})
 
-    looking = sqlite3.connect(f"file:{FILE}?mode=ro", uri=True)
-
-    def finished() -> int:
-        [count] = looking.execute("SELECT count(*) FROM workflow_status WHERE status = 'SUCCESS'").fetchone()
-        return int(count)
-
     return Peer(
         worker=[sys.executable, "-m", "bench.peers.dbos_noop", "work"],
         ready=LAUNCHED.exists,
-        submit=submit,
-        finished=finished,
+        submit=one_by_one(submit),
+        finished=successes,
         round_trip=lambda: client.enqueue({"workflow_name": "noop", "queue_name": "bench"}).get_result(),
     )
 
+
+def successes() -> int:
+    with LOOKING.connect() as connection:
+        return int(connection.scalar(COUNT))
+
+
+ON_POSTGRES = URL.startswith("postgresql")
+LOOKING = create_engine(URL.replace("postgresql://", "postgresql+psycopg://"))
+COUNT = text(f"SELECT count(*) FROM {'dbos.' if ON_POSTGRES else ''}workflow_status WHERE status = 'SUCCESS'")
 
 if __name__ == "__main__":
     if sys.argv[1] == "work":

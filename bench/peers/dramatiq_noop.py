@@ -11,7 +11,7 @@ from dramatiq.results import Results  # type: ignore[import-not-found]
 from dramatiq.results.backends import RedisBackend  # type: ignore[import-not-found]
 from redis import Redis
 
-from bench.peers.driving import Peer, drive
+from bench.peers.driving import Peer, drive, one_by_one
 
 REDIS = os.environ["BENCH_REDIS"]
 
@@ -32,7 +32,7 @@ if __name__ == "__main__":
     drive(
         Peer(
             worker=[sys.executable, "-m", "dramatiq", "bench.peers.dramatiq_noop"],
-            submit=actor.send,
+            submit=one_by_one(actor.send),
             finished=results.dbsize,
             round_trip=lambda: actor.send().get_result(block=True),
         )
