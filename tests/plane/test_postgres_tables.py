@@ -8,6 +8,7 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+import asyncpg
 import psycopg
 import pytest
 from harness import eventually
@@ -19,6 +20,7 @@ from holdfast.core.topic import Topic, Topics
 from holdfast.errors import StoreUnavailable
 from holdfast.ports import JobFilter, Note, RecordChange, Submission, Transaction
 from holdfast.stores.ledger import REVIEW_MAX
+from holdfast.stores.postgres_rows import arrays_of, rows_of
 from holdfast.stores.server_clock import ServerClock
 from plane.jobs import ACME, a_job, a_record, new, recoverable, running, sending, stepped, submitted
 from plane.postgres_schemas import PLANES, admin, opened, several, url, value  # noqa: F401
@@ -50,6 +52,38 @@ async def test_migrations_are_applied_once(url: str, admin: psycopg.AsyncConnect
 
     rows = await (await admin.execute("SELECT version, oldest FROM holdfast_migrations")).fetchall()
     assert rows == [(1, 1)]
+
+
+async def test_rows_of_a_statement_are_those_that_were_given(url: str) -> None:
+    """Arrays travel as text, in which braces, quotes, backslashes and NULL mean something."""
+    names = ("id", "payload", "priority", "fence", "created_at", "cancel_requested", "error")
+    texts = [
+        "",
+        "NULL",
+        "null",
+        'a "quoted" {thing}',
+        "back\\slash\\",
+        ",",
+        " ",
+        "\n\t",
+        "日本 🦑",
+        "\\x00",
+        '\\"',
+        "{}",
+    ]
+    rows = [
+        (text, text.encode() + b"\0\xff", -n, 2**62 + n, 1e-9 * n + n, n % 2 == 0, None if n % 3 else text)
+        for n, text in enumerate(texts)
+    ]
+    connection = await asyncpg.connect(url)
+    try:
+        found = await connection.fetch(f"SELECT * FROM {rows_of(names)}", *arrays_of(names, rows))
+        none = await connection.fetch(f"SELECT * FROM {rows_of(names)}", *arrays_of(names, []))
+    finally:
+        await connection.close()
+
+    assert [tuple(row) for row in found] == rows
+    assert none == []
 
 
 async def test_topics_that_have_changed_are_taken_over_for_jobs_that_are_there(url: str) -> None:
