@@ -15,8 +15,9 @@ from holdfast.ports import JobEvent, Store
 from holdfast.registry import Registry
 
 LOOK_S = 2.0
-LEASE_EXPIRED = "lease-expired"
-"""What the reason of a job's recovery begins with, where its worker did not renew."""
+UNANSWERED = ("lease-expired", "worker-silent")
+"""What the reason of a job's recovery begins with, where its worker did not renew, or is doubted by whoever called
+the job back: a process that was started since then would otherwise send it there again, and again."""
 
 
 class RollCall(Listener):
@@ -41,6 +42,6 @@ class RollCall(Listener):
             if event.kind == "job.dispatched":
                 self._registry.took(event.detail["worker"], event.job_id)
             elif event.state is State.SCHEDULED or event.state in TERMINAL:
-                if str(event.detail.get("reason", "")).startswith(LEASE_EXPIRED):
+                if str(event.detail.get("reason", "")).startswith(UNANSWERED):
                     self._registry.lost(event.job_id, now=event.at)
                 self._registry.freed(event.job_id)

@@ -1,4 +1,4 @@
-"""Gateway, scheduler and reconciler as processes of their own, on Postgres, with and without NATS: each dies once.
+"""Gateway, scheduler and reconciler as processes of their own, on Redis, on Postgres, and with NATS: each dies once.
 
 What they used to tell each other within one process goes through the store. Jobs and a run with an
 approval are done meanwhile; nothing is lost, and nothing is done twice.
@@ -14,9 +14,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import httpx2
 import pytest
@@ -24,7 +24,7 @@ import servers
 from click.testing import CliRunner
 from plane.nats_buses import nats_running
 from plane.over_http import say, submit, wait_ended, working
-from plane.postgres_schemas import fresh_schema
+from plane.store_fixtures import FRESH
 from servers import free_port
 
 from crash.test_plane_kills import NURSERY, Load
@@ -111,23 +111,21 @@ def _runs(process: int) -> bool:
     return True
 
 
-@pytest.fixture(params=["in the store", "nats"])
-def bus(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "nats":
-        with nats_running() as server:
-            yield f"{server.url}?sync=always"
-    else:
-        yield ""
+class Place(NamedTuple):
+    store: str
+    bus: str
 
 
-@pytest.fixture
-def store(running: dict[str, servers.Server | None]) -> Iterator[str]:
-    with fresh_schema(running) as url:
-        yield url
+@pytest.fixture(params=["postgres", "redis", "postgres and nats"])
+def place(request: pytest.FixtureRequest, running: dict[str, servers.Server | None]) -> Iterator[Place]:
+    store, _, bus = request.param.partition(" and ")
+    with ExitStack() as stack:
+        url = stack.enter_context(FRESH[store](running))
+        yield Place(url, f"{stack.enter_context(nats_running()).url}?sync=always" if bus else "")
 
 
-async def test_roles_as_processes_of_their_own_do_what_one_process_does(tmp_path: Path, store: str, bus: str) -> None:
-    async with Processes(tmp_path, store, bus) as processes, asking(processes.url("gateway")) as http:
+async def test_roles_as_processes_of_their_own_do_what_one_process_does(tmp_path: Path, place: Place) -> None:
+    async with Processes(tmp_path, *place) as processes, asking(processes.url("gateway")) as http:
         people = People(processes.url("gateway"))
         worker = asyncio.create_task(people.work())
         run = await begun_review(http)
@@ -146,7 +144,7 @@ async def test_roles_as_processes_of_their_own_do_what_one_process_does(tmp_path
 
     assert health == [200] * 9
     assert refused.status_code == 404, "who is no gateway only says how it is"
-    ends = await outcomes(store)
+    ends = await outcomes(place.store)
     submitted = set(people.acknowledged.values())
     assert (len(submitted), len(set(ends) - submitted)) == (6 * JOBS, 2), "and the two jobs of the run"
     assert set(ends.values()) == {1}
@@ -166,11 +164,12 @@ class People(Load):
                     self.acknowledged[key] = job["id"]
 
 
+@pytest.mark.parametrize("place", ["postgres", "redis"], indirect=True)
 async def test_job_passes_through_three_processes_without_waiting_for_anybody_s_poll(
-    tmp_path: Path, store: str
+    tmp_path: Path, place: Place
 ) -> None:
     """The scheduler and the gateway's long poll are woken by the store: far sooner than by their own looks."""
-    async with Processes(tmp_path, store, "") as processes, asking(processes.url("gateway")) as http:
+    async with Processes(tmp_path, *place) as processes, asking(processes.url("gateway")) as http:
         async with working(http, "w1", wait_s=20):
             await wait_ended(http, [await submit(http, 0)])  # the worker is known, and its next claim waits
             began = time.monotonic()
@@ -178,7 +177,7 @@ async def test_job_passes_through_three_processes_without_waiting_for_anybody_s_
                 job_id = await submit(http, number)
                 await http.get(f"/v1/jobs/{job_id}", params={"wait": 20})
             took_s = time.monotonic() - began
-        kinds = [event.kind for event in await history(store) if event.job_id == job_id]
+        kinds = [event.kind for event in await history(place.store) if event.job_id == job_id]
 
     assert kinds == ["job.submitted", "job.dispatched", "job.started", "job.succeeded"]
     # A scheduler that is not woken finds a job after an eighth of a second on average, a claim after twenty seconds.

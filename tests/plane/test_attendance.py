@@ -135,6 +135,28 @@ async def test_worker_that_lost_its_lease_gets_nothing_until_it_speaks(runtime: 
 
 
 @on_virtual_time
+async def test_scheduler_that_came_later_sends_once_to_a_worker_that_is_doubted(runtime: VirtualRuntime) -> None:
+    """It has heard that the worker spoke lately, and not that it has let a lease run out since."""
+    async with apart(runtime) as (stage, gateway), AsyncExitStack() as stack:
+        gateway.hello("w1")
+        await asyncio.sleep(KNOWN_S)
+        await stage.submit()
+        await asyncio.sleep(KNOWN_S)
+        await stage.claim_one("w1")
+        gateway.hello("w1")
+        await asyncio.sleep(11.5)
+        late = await stage.replica("S2")
+        for service in (attendance_of(late, "scheduler"), late.roll_call, late.scheduler):
+            service.start()
+            stack.push_async_callback(service.stop)
+        await stage.submit()
+        await asyncio.sleep(SILENT_S)
+        kinds = [event.kind for event in await stage.inner.list_events(after=0, limit=100)]
+
+    assert 1 <= kinds.count("job.requeued") <= 2, "of each job once, at most: then it has heard"
+
+
+@on_virtual_time
 async def test_process_ends_in_peace_although_the_store_is_away(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
         attendance = attendance_of(stage, "scheduler")

@@ -39,6 +39,30 @@ _SLOW_COMMIT = """
 _COMMITTING = "SELECT pid FROM pg_stat_activity WHERE query = 'COMMIT' AND state = 'active' AND pid <> pg_backend_pid()"
 
 
+async def test_connection_that_ends_between_two_steps_of_the_driver_is_a_lost_one(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver has prepared a statement, and finds nothing to run it on."""
+    prepare = asyncpg.Connection._get_statement
+    ended: list[asyncpg.Connection] = []
+
+    async def prepare_and_end(connection: asyncpg.Connection, *arguments: Any, **options: Any) -> Any:
+        prepared = await prepare(connection, *arguments, **options)
+        if not ended:
+            ended.append(connection)
+            connection.terminate()
+        return prepared
+
+    async with opened(url) as store:
+        job = await submitted(store)
+        monkeypatch.setattr(asyncpg.Connection, "_get_statement", prepare_and_end)
+
+        assert await store.find_jobs([job.id]) == [job], "it was asked once more, on another connection"
+        ended.clear()
+        assert await submitted(store), "nothing had been sent, so it was tried again"
+        assert ended
+
+
 async def test_connection_lost_in_the_commit_leaves_it_unknown(url: str, admin: psycopg.AsyncConnection[Any]) -> None:
     async with opened(url) as store:
         job = await submitted(store)

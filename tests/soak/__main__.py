@@ -11,11 +11,14 @@ from pathlib import Path
 
 from harness import BACKENDS, make_backend
 
+from soak.fleet_soak import FLEETS, nats_server, soak_fleet, store_server
+from soak.herd_soak import Herd, soak_herd
 from soak.lock_set import VIOLATED
 from soak.lock_soak import Tally, soak_locks
 from soak.plane_soak import soak_plane
 
 PLANE = "plane"
+HERD = "herd"
 
 
 def soak(what: str, *, seconds: float, tells: bool) -> Tally:
@@ -23,6 +26,11 @@ def soak(what: str, *, seconds: float, tells: bool) -> Tally:
     with tempfile.TemporaryDirectory(prefix="holdfast-soak-") as directory:
         if what == PLANE:
             return asyncio.run(soak_plane(Path(directory), seconds=seconds, tells=tells))
+        if what in FLEETS:
+            return asyncio.run(soak_fleet(what, Path(directory), seconds=seconds, tells=tells))
+        if what == HERD:
+            with store_server("postgres") as store, nats_server() as nats:
+                return asyncio.run(soak_herd(store.url, nats, Herd()))
         backend = make_backend(what, {}, Path(directory))
         try:
             return asyncio.run(soak_locks(backend, Path(directory), seconds=seconds, tells=tells))
@@ -37,8 +45,8 @@ def table(tallies: Sequence[Tally]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for tally in tallies:
-        early, late = tally.samples[len(tally.samples) // 10], tally.samples[-1]
-        grown = ", ".join(f"{a:.0f} → {b:.0f}" for a, b in zip(early, late, strict=True))
+        ends = [(tally.samples[len(tally.samples) // 10], tally.samples[-1])] if tally.samples else []
+        grown = ", ".join(f"{a:.0f} → {b:.0f}" for early, late in ends for a, b in zip(early, late, strict=True))
         lines.append(
             f"| {tally.what} | {len(tally.acknowledged):,} | {tally.strikes} | {tally.seconds:.0f} | {grown} "
             f"| {len(tally.violations)} |"
@@ -49,7 +57,7 @@ def table(tallies: Sequence[Tally]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0, help="in all")
-    everything = [*BACKENDS, PLANE]
+    everything = [*BACKENDS, PLANE, *FLEETS, HERD]
     parser.add_argument("what", nargs="*", help=f"{', '.join(everything)}; all of them if none is named")
     asked = parser.parse_args()
     wanted = asked.what or everything
@@ -61,6 +69,9 @@ def main() -> int:
         tallies.append(soak(what, seconds=60 * asked.minutes / len(wanted), tells=True))
         print()
     print(f"\n{table(tallies)}")
+    for tally in tallies:
+        if tally.figures:
+            print(f"{tally.what}: {', '.join(f'{name} {number:,}' for name, number in tally.figures.items())}")
     violations = [f"{tally.what}: {found}" for tally in tallies for found in tally.violations]
     for found in violations:
         print(f"BROKEN {found}")

@@ -37,6 +37,8 @@ class Tally:
     strikes: int = 0
     samples: list[Sample] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
+    figures: dict[str, int] = field(default_factory=dict)
+    """What else happened, by name."""
 
     def show(self) -> None:
         rate = len(self.acknowledged) / max(self.seconds, 0.001)

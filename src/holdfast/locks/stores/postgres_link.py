@@ -78,10 +78,16 @@ def ended_at(connection: asyncpg.Connection, deadline: float) -> Iterator[None]:
     timer = loop.call_at(deadline, connection.terminate)
     try:
         yield
-    except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError) as broken:
-        if loop.time() < deadline:
+    except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, AttributeError) as broken:
+        # A connection that ends between two steps of the driver has lost what the second of them looks for.
+        is_confused = isinstance(broken, AttributeError)
+        if is_confused and not connection.is_closed():
             raise
-        raise TimeoutError("no answer in time") from broken
+        if loop.time() >= deadline:
+            raise TimeoutError("no answer in time") from broken
+        if is_confused:
+            raise asyncpg.ConnectionDoesNotExistError("connection lost") from broken
+        raise
     finally:
         timer.cancel()
 
