@@ -196,9 +196,9 @@ async def attack(people: People, nemesis: Nemesis, tally: Tally, *, seconds: flo
         striking.cancel()
 
 
-async def wait_finished(store: StoreWithBus) -> dict[str, int]:
+async def wait_finished(store: StoreWithBus, *, within_s: float = FINISHED_WITHIN_S) -> dict[str, int]:
     """What is not, when nobody waits any longer."""
-    deadline = time.monotonic() + FINISHED_WITHIN_S
+    deadline = time.monotonic() + within_s
     while True:
         with suppress(StoreUnavailable):
             left = {str(state): number for (_, state), number in (await store.count_jobs()).items() if number}

@@ -32,6 +32,7 @@ TENANTS = {"large": 0.8, "middle": 0.1, "small": 0.1}
 """Their parts of the herd, in the order in which they submit: by its age alone, the large one's would go first."""
 WORKERS = ("w1", "w2")
 BATCH = 200
+FINISHED_WITHIN_S = 900
 IN_FLIGHT = {State.DISPATCHED, State.RUNNING}
 
 
@@ -62,7 +63,7 @@ async def soak_herd(store: str, nats: servers.Server, herd: Herd) -> Tally:
         await asyncio.to_thread(nats.start)
         async with reading(store) as opened:
             released_at = opened.now()
-            left = await wait_finished(opened)
+            left = await wait_finished(opened, within_s=FINISHED_WITHIN_S)
             events = await read_events(opened)
             jobs = {tenant: await opened.find_jobs(of_tenant) for tenant, of_tenant in ids.items()}
     tally.seconds = time.monotonic() - began
