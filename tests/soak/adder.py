@@ -30,8 +30,10 @@ def piece(number: int, shelf: int) -> tuple[str, str]:
     return f"set-{number}-{shelf}", f"{{set-{number}-{shelf}}}:values"
 
 
-def say(*words: object) -> None:
-    print(*words, flush=True)
+def say(word: str, value: str) -> None:
+    # In one piece: where Python does not buffer, `print` writes each of its words alone, and a kill may come in between.
+    sys.stdout.write(f"{word} {value}\n")
+    sys.stdout.flush()
 
 
 class Adder:

@@ -18,8 +18,10 @@ from holdfast.locks import LockClass, LockError, Locks
 TELL_EVERY_S = 0.5
 
 
-def say(*words: object) -> None:
-    print(*words, flush=True)
+def say(word: str, value: object) -> None:
+    # In one piece: where Python does not buffer, `print` writes each of its words alone, and a kill may come in between.
+    sys.stdout.write(f"{word} {value}\n")
+    sys.stdout.flush()
 
 
 async def write_for_ever(name: str, locks: Locks, lock_class: LockClass, item: str, resource: str) -> None:

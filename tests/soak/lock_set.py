@@ -55,7 +55,10 @@ class Tally:
 
     @property
     def lost(self) -> int:
-        return len(self.acknowledged.difference(self.kept))
+        return len(self._missing())
+
+    def _missing(self) -> list[str]:
+        return sorted(self.acknowledged.difference(self.kept))
 
     def violations(self, plan: Plan) -> list[str]:
         """Whatever a set must not be, whether or not anything was lost: nobody's value, or one twice."""
@@ -67,7 +70,8 @@ class Tally:
         if strange:
             found.append(f"{self.kind}: nobody added {strange[:3]}")
         if self.kind == "guards" and self.lost:
-            found.append(f"guards: {self.lost} of {len(self.acknowledged)} acknowledged updates are lost")
+            some = ", ".join(map(repr, self._missing()[:3]))
+            found.append(f"guards: {self.lost} of {len(self.acknowledged)} acknowledged updates are lost: {some}")
         return found
 
 
@@ -113,6 +117,8 @@ async def listen(client: asyncio.subprocess.Process, tally: Tally) -> None:
     """To the last line: what was said before a kill counts."""
     assert client.stdout is not None
     async for line in client.stdout:
+        if not line.endswith(b"\n"):
+            break  # it was killed as it said so
         word, _, value = line.decode().strip().partition(" ")
         if word == "added":
             tally.acknowledged.add(value)
