@@ -7,6 +7,7 @@ import pytest
 from soak.lock_set import Plan, Tally, row, run
 
 SMALL = Plan(updates=500, sets=6, ttl_s=0.5, pause_every_s=0.6, think_s=0.02)
+RUNS_MAX = 6
 
 
 async def test_nothing_acknowledged_is_lost_with_guards() -> None:
@@ -18,7 +19,10 @@ async def test_nothing_acknowledged_is_lost_with_guards() -> None:
 
 async def test_a_bare_lease_loses_some_and_that_is_seen() -> None:
     """The checker can fail: the same load, the same pauses, no fence."""
-    tally = await run("bare", SMALL)
+    for _ in range(RUNS_MAX):
+        tally = await run("bare", SMALL)
+        if tally.lost:
+            break  # else no pause came between a read and its write
 
     assert tally.lost > 0
     assert f"| bare | {len(tally.acknowledged):,} | {tally.lost:,} (" in row(tally)
