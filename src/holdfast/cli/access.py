@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from holdfast.cli.output import FORMATS
+from holdfast.cli.output import with_output
 from holdfast.cli.refusals import Away, refusal
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def with_access(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--prefix", default="holdfast:", show_default=True, help="What the keys of this deployment start with."
     )
-    @click.option("-o", "--output", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True)
+    @with_output
     @wraps(command)
     def reaching(*, url: str, prefix: str, output: str, **own: object) -> None:
         command(Access(url=url, prefix=prefix, output=output), **own)

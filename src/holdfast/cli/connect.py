@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from holdfast.cli.output import FORMATS
+from holdfast.cli.output import with_output
 from holdfast.cli.refusals import Misused, refusal
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def with_plane(command: Callable[..., None]) -> Callable[..., None]:
     @click.option("--tenant", envvar="HOLDFAST_TENANT", show_envvar=True, help="Whose jobs.  [default: default]")
     @click.option("--profile", envvar="HOLDFAST_PROFILE", metavar="NAME", show_envvar=True,
                   help="Take URL and tenant from this profile of the configuration file.")  # fmt: skip
-    @click.option("-o", "--output", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True)
+    @with_output
     @click.pass_context
     @wraps(command)
     def reaching(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.connect import api_key_given, check_url
-from holdfast.cli.output import FORMATS, age, print_row, print_rows, printable, text
+from holdfast.cli.output import age, print_row, print_rows, printable, text, with_output
 from holdfast.cli.plane import load_settings
 from holdfast.cli.refusals import Broken, refusal
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--url", "urls", metavar="URL", multiple=True,
               help="Of a process of the plane that runs: advice from what it has measured. May be repeated.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Refuse warnings, too.")
-@click.option("-o", "--output", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True)
+@with_output
 def doctor(
     config: Path | None, *, store: str | None, bus: str | None, urls: tuple[str, ...], strict: bool, output: str
 ) -> None:

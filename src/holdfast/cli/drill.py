@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import click
 
 from holdfast.cli.connect import api_key_given, check_url
-from holdfast.cli.output import FORMATS, print_rows, text
+from holdfast.cli.output import print_rows, text, with_output
 from holdfast.cli.refusals import Absent, Broken, Failed, Misused
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def drill() -> None:
 
 
 @drill.command("list")
-@click.option("-o", "--output", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True)
+@with_output
 def list_drills(output: str) -> None:
     """Every drill: what is done, and which promises it puts to the test."""
     from holdfast.ops.drills.catalogue import DRILLS  # noqa: PLC0415  (`holdfast --help` rehearses nothing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.output import FORMATS, print_row, text
+from holdfast.cli.output import print_row, text, with_output
 from holdfast.cli.refusals import Misused
 
 
@@ -15,7 +15,7 @@ def key() -> None:
 
 @key.command("new")
 @click.argument("name")
-@click.option("-o", "--output", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True)
+@with_output
 def new(name: str, *, output: str) -> None:
     """Make a key for NAME, and the line for the plane's settings. Asks no plane, and keeps nothing.
 

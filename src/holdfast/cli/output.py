@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 FORMATS = ("table", "json", "jsonl")
+with_output = click.option("-o", "--output", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True)
 
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.output import FORMATS, print_rows, text
+from holdfast.cli.output import print_rows, text, with_output
 from holdfast.cli.refusals import Misused, refusal
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 _MOVED = [text("kind"), text("rows"), text("sha256")]
 _FILE = click.Path(dir_okay=False, path_type=Path)
-
-with_output = click.option("-o", "--output", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True)
 
 
 def _store_option(words: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
