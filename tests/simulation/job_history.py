@@ -176,15 +176,20 @@ def _meaning(request: Asked, jobs_of_keys: dict[str, str]) -> Iterator[Meaning]:
             if request.key in jobs_of_keys:
                 yield jobs_of_keys[request.key], "submit", submitted, _is_ok(request)
         case "work/claim":
-            begins = _is_ok(request) and _said(request).get("start", False)
-            for delivery in _body(request)["deliveries"] if begins else ():
-                yield delivery["job_id"], f"start under {delivery['fence']}", started(delivery["fence"]), True
+            if _said(request).get("start", False):
+                yield from _starts(request)
         case "work/renew":
             yield from _renewals(request)
         case "work/complete":
             yield from _outcomes(request)
+            yield from _starts(request)  # what follows may come with the answer
         case path if path.endswith(":cancel"):
             yield from _cancels(request, path.removeprefix("jobs/").removesuffix(":cancel"))
+
+
+def _starts(request: Asked) -> Iterator[Meaning]:
+    for delivery in _body(request).get("deliveries", ()) if _is_ok(request) else ():
+        yield delivery["job_id"], f"start under {delivery['fence']}", started(delivery["fence"]), True
 
 
 def _renewals(request: Asked) -> Iterator[Meaning]:

@@ -62,6 +62,12 @@ def end(fence: int, outcome: str, status: int = 200) -> Saying:
     return "work/complete", said, status, reply
 
 
+def end_and_start(fence: int, outcome: str, after: int) -> Saying:
+    """What follows comes with the answer."""
+    path, said, status, reply = end(fence, outcome)
+    return path, said, status, reply | {"deliveries": [{"job_id": "j", "fence": after}]}
+
+
 def cancel(state: str, fence: int = 0, status: int = 200) -> Saying:
     return "jobs/j:cancel", {}, status, {"state": state, "fence": fence}
 
@@ -93,6 +99,7 @@ def judge(*sayings: Saying) -> bool:
         [submit(), start(1), end(1, "succeeded", 0), end(1, "succeeded")],
         [submit(), start(1), end(1, "succeeded", 0), start(2)],
         [submit(), start(1), cancel("", status=0), renew(1), renew(1, cancel=True)],
+        [submit(), start(1), end_and_start(1, "failed", 2), end(2, "succeeded")],
     ],
 )
 def test_histories_that_can_be(sayings: list[Saying]) -> None:
@@ -121,6 +128,8 @@ def test_many_requests_without_an_answer_are_decided() -> None:
         [submit(), start(1), cancel("RUNNING", 1), renew(1)],
         [submit(), cancel("CANCELLED"), cancel("", status=409)],
         [submit(), start(1), renew(1, cancel=True)],
+        [submit(), start(1), end_and_start(1, "succeeded", 2)],
+        [submit(), start(1), end_and_start(1, "failed", 2), renew(1)],
     ],
 )
 def test_histories_that_cannot_be(sayings: list[Saying]) -> None:

@@ -142,10 +142,20 @@ class Outcome(Request, kw_only=True):
 
 
 class CompleteWork(Request, kw_only=True):
-    """`POST /v1/work/complete`: one or many. Repeating an outcome is answered like the first time."""
+    """`POST /v1/work/complete`: one or many. Repeating an outcome is answered like the first time.
+
+    Up to `refill` jobs may come with the answer, started: what follows from these outcomes, mostly. Their leases
+    are to be trusted from when this was sent. If the answer is lost, the next claim must say what the worker
+    is `holding`, and must not be under way together with another refill.
+    """
 
     worker: Name
     outcomes: Annotated[list[Outcome], Meta(min_length=1, max_length=1000)]
+    refill: Annotated[int, Meta(ge=0, le=1000)] = 0
+
+
+class Completed(Standings, kw_only=True):
+    deliveries: list[DeliveryView] = []
 
 
 class PrepareEffect(Request, kw_only=True):

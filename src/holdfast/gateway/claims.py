@@ -115,9 +115,10 @@ class Claims:
             self.give_hint(worker)
 
     @contextmanager
-    def serving(self, worker: str) -> Iterator[Claim]:
+    def serving(self, worker: str, *, first: bool = False) -> Iterator[Claim]:
+        """With `first` it is handed jobs before those that wait already."""
         claim = Claim()
-        self._served[worker].append(claim)
+        self._served[worker].insert(0 if first else len(self._served[worker]), claim)
         try:
             yield claim
         finally:

@@ -95,8 +95,8 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="POST", path="/v1/work/complete", run=work.complete_work, request=api.CompleteWork,
-        reply=api.Standings, body_max=BATCH_BYTES_MAX, hot=True, tags=WORK,
-        summary="Say how attempts ended. A single outcome that is refused is answered 409.",
+        reply=api.Completed, body_max=BATCH_BYTES_MAX, hot=True, tags=WORK,
+        summary="Say how attempts ended, and be given what follows, if wanted. A single outcome that is refused is answered 409.",
     ),
     Route(
         method="POST", path="/v1/work/effect/prepare", run=work.prepare_effect, request=api.PrepareEffect,

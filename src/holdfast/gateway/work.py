@@ -165,7 +165,7 @@ async def complete_work(desk: Desk, call: Call) -> Answer:
     plane = desk.plane
     said: api.CompleteWork = call.body
     outcomes = [_outcome(outcome) for outcome in said.outcomes]
-    standings = await record(
+    recording = record(
         outcomes,
         store=plane.store,
         topics=plane.topics,
@@ -173,10 +173,19 @@ async def complete_work(desk: Desk, call: Call) -> Answer:
         runtime=plane.runtime,
         advancer=plane.advancer,
     )
+    if said.refill and not desk.draining:
+        with desk.claims.serving(said.worker, first=True) as claim:
+            with claim.open_for(said.refill):
+                standings = await recording
+            jobs = await claim.take_handed()
+    else:
+        standings, jobs = await recording, []
     with contextlib.suppress(NotFound):
         plane.registry.seen(said.worker, now=plane.store.now())
-    views = [_only(standings[0])] if len(standings) == 1 else [standing_view(standing) for standing in standings]
-    return Answer(api.Standings(attempts=views))
+    if len(standings) == 1 and not said.refill:
+        return Answer(api.Completed(attempts=[_only(standings[0])]))
+    deliveries = [delivery_view(job, plane.topics, started=True) for job in jobs]
+    return Answer(api.Completed(attempts=[standing_view(standing) for standing in standings], deliveries=deliveries))
 
 
 def _outcome(said: api.Outcome) -> Outcome:

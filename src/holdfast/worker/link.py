@@ -1,7 +1,7 @@
 """The link to the plane: what a worker says over `/v1/work/*`, and the two ways in which it can fail.
 
-Everything here may be repeated after `Unreachable`. A claim may have started deliveries of which
-its worker never heard: the next one says what it holds, and gets the others again.
+Everything here may be repeated after `Unreachable`. A claim, or outcomes with a refill, may have started deliveries of
+which their worker never heard: the next claim says what it holds, and gets the others again.
 """
 
 from __future__ import annotations
@@ -55,6 +55,10 @@ class Claimed(msgspec.Struct):
     waited_s: float = 0.0
 
 
+class Completed(api.Standings, kw_only=True):
+    deliveries: list[Delivered] = msgspec.field(default_factory=list)
+
+
 class _Ruling(msgspec.Struct):
     ruling: str
     idempotency_key: str
@@ -99,9 +103,9 @@ class Link:
         reply = await self._post("listen", said, api.Heard, within_s=wait_s + CALL_S)
         return [(ref.job_id, ref.fence) for ref in reply.cancel]
 
-    async def complete(self, outcomes: list[api.Outcome]) -> list[api.AttemptStanding]:
-        work = api.CompleteWork(worker=self.worker, outcomes=outcomes)
-        return (await self._post("complete", work, api.Standings)).attempts
+    async def complete(self, outcomes: list[api.Outcome], *, refill: int = 0) -> Completed:
+        work = api.CompleteWork(worker=self.worker, outcomes=outcomes, refill=refill)
+        return await self._post("complete", work, Completed)
 
     async def progress(self, job_id: str, fence: int, report: Report) -> None:
         value = msgspec.Raw(report.progress)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Sequence
 
 from msgspec import Raw
 
@@ -11,7 +12,8 @@ from holdfast.api import Outcome
 from holdfast.locks.runtime import Runtime
 from holdfast.worker.attempt import report
 from holdfast.worker.ending import failed
-from holdfast.worker.link import Link, Ref, Refused, Unreachable
+from holdfast.worker.link import Completed, Delivered, Link, Ref, Refused, Unreachable
+from holdfast.worker.refills import Refills
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -22,10 +24,17 @@ RETRY_S_MAX = 2.0
 
 
 class Outbox:
-    """Outcomes are kept however long the plane is away: it accepts those whose lease it has not ended."""
+    """Outcomes are kept however long the plane is away: it accepts those whose lease it has not ended.
 
-    def __init__(self, link: Link, *, runtime: Runtime) -> None:
+    `accept` is given what comes with an answer, and when the outcomes were sent.
+    """
+
+    def __init__(
+        self, link: Link, refills: Refills, accept: Callable[[Sequence[Delivered], float], None], *, runtime: Runtime
+    ) -> None:
         self._link = link
+        self._refills = refills
+        self._accept = accept
         self._runtime = runtime
         self._waiting: list[Outcome] = []
         self._filled = asyncio.Event()
@@ -72,16 +81,23 @@ class Outbox:
 
     async def _send(self, batch: list[Outcome]) -> None:
         try:
-            standings = await self._link.complete(batch)
+            completed = await self._complete(batch)
         except Refused as refused:
             if refused.status in {401, 403}:
                 # Nothing is wrong with the outcomes: somebody is about to put the key right.
                 raise Unreachable(str(refused)) from refused
             await self._send_each(batch, refused)
             return
-        for standing in standings:
+        for standing in completed.attempts:
             if standing.status != "ok":
                 logger.warning("outcome.refused job_id=%s code=%s", standing.job_id, standing.status)
+
+    async def _complete(self, batch: list[Outcome]) -> Completed:
+        with self._refills.asking(len(batch)) as refill:
+            sent_at = self._runtime.now()
+            completed = await self._link.complete(batch, refill=refill)
+            self._accept(completed.deliveries, sent_at)
+        return completed
 
     async def _send_each(self, batch: list[Outcome], refused: Refused) -> None:
         """One that the plane cannot take (too large, too deep) must not hold up the others."""

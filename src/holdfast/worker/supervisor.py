@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -26,8 +26,9 @@ from holdfast.worker.identity import own_identity
 from holdfast.worker.inline import run_in_loop, run_in_thread
 from holdfast.worker.introduction import Introduction
 from holdfast.worker.keeper import Keeper
-from holdfast.worker.link import Claimed, Link, Ref, Refused, Unreachable, patiently
+from holdfast.worker.link import Delivered, Link, Ref, Refused, Unreachable, patiently
 from holdfast.worker.outbox import Outbox
+from holdfast.worker.refills import Refills
 from holdfast.worker.wire import Answer, Ask, Done, Request
 from holdfast.worker.worker import Isolation, Options, Worker, match_topic
 
@@ -62,7 +63,6 @@ class Supervisor:
         self._link = self._new_link()
         self._keeper = Keeper(self._new_link(), self._introduction, runtime=runtime)
         self._asking = Asking(self._link, runtime=runtime)
-        self._outbox = Outbox(self._link, runtime=runtime)
         self._children = (
             Children(target, slots=options.slots, jobs_per_child=options.jobs_per_child)
             if Isolation.PROCESS in isolations.values()
@@ -74,6 +74,8 @@ class Supervisor:
         self._running = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
+        self._refills = Refills(self._freed.set)
+        self._outbox = Outbox(self._link, self._refills, self._accept_all, runtime=runtime)
         self._ready = asyncio.Event()
         self._draining = asyncio.Event()
         self._hurried = asyncio.Event()
@@ -202,43 +204,43 @@ class Supervisor:
 
     async def _claim_forever(self) -> None:
         retry_s = CLAIM_RETRY_S
-        answered = True
         while not self._draining.is_set():
+            await self._refills.wait_claimable()
             room = self._room()
             if room <= 0:
                 self._freed.clear()
                 await self._freed.wait()
                 self._asked_at = self._runtime.now()
                 continue
-            claimed_at = self._runtime.now()
             try:
-                claimed = await self._link.claim(
-                    room, wait_s=self._introduction.heartbeat_s, holding=None if answered else self._holding()
-                )
+                await self._claim(room)
             except (Unreachable, Refused) as error:
                 # What this claim was given, if anything, is named by its absence in the next one.
-                answered = answered and isinstance(error, Refused)
                 if not await self._introduction.say_again(self._link, error):
                     logger.warning("claim.failed worker=%s error=%s", self.id, error)
                     await asyncio.sleep(self._runtime.jitter(retry_s))
                     retry_s = min(2 * retry_s, CLAIM_RETRY_S_MAX)
                 continue
             retry_s = CLAIM_RETRY_S
-            answered = True
             self._asked_at = self._runtime.now()
-            self._accept_all(claimed, claimed_at)
+
+    async def _claim(self, room: int) -> None:
+        claimed_at = self._runtime.now()
+        with self._refills.claiming() as recalls:
+            holding = self._holding() if recalls else None
+            claimed = await self._link.claim(room, wait_s=self._introduction.heartbeat_s, holding=holding)
+        # The plane held the claim for so long before it began to count, however long the way there took.
+        self._accept_all(claimed.deliveries, claimed_at + claimed.waited_s)
 
     def _room(self) -> int:
-        return self._options.slots + self._options.backlog - len(self._attempts)
+        return self._options.slots + self._options.backlog - len(self._attempts) - self._refills.asked
 
     def _holding(self) -> list[Ref]:
         """What runs here, and what has ended here while the plane has not heard of it."""
         return [*(attempt.ref for attempt in self._attempts.values()), *self._outbox.refs()]
 
-    def _accept_all(self, claimed: Claimed, claimed_at: float) -> None:
-        # The plane held the claim for so long before it began to count, however long the way there took.
-        began_at = claimed_at + claimed.waited_s
-        for delivered in claimed.deliveries:
+    def _accept_all(self, deliveries: Sequence[Delivered], began_at: float) -> None:
+        for delivered in deliveries:
             self._accept(Attempt(delivered, began_at=began_at))
 
     def _accept(self, attempt: Attempt) -> None:
@@ -284,6 +286,7 @@ class Supervisor:
             if self._attempts.get(attempt.job_id) is attempt:
                 del self._attempts[attempt.job_id]
             self._running -= 1
+            self._refills.place_left()
             self._freed.set()
         while self._queue and self._running < self._options.slots:
             self._begin(self._queue.popleft())
