@@ -164,10 +164,32 @@ async def test_clock_that_came_up_behind_does_not_go_back_before_what_has_happen
         assert store.now() >= later
 
 
-def test_clock_follows_the_server_slowly_and_never_goes_back() -> None:
+async def test_clock_is_set_by_the_answer_that_was_quickest() -> None:
     steady = [100.0]
     clock = ServerClock(lambda: steady[0])
-    clock.start(1000.0)
+    slow = iter([(0.1, 1.8), (1.0, 0.0), (0.02, 0.02), (0.0, 0.0)])
+
+    async def look() -> float:
+        there_s, back_s = next(slow)
+        steady[0] += there_s
+        shown = 900.0 + steady[0]
+        steady[0] += back_s
+        return shown
+
+    await clock.start(look)
+
+    assert clock.now() == pytest.approx(900.0 + steady[0])
+    assert len(list(slow)) == 1, "it was asked again although an answer was quick"
+
+
+async def test_clock_follows_the_server_slowly_and_never_goes_back() -> None:
+    steady = [100.0]
+    clock = ServerClock(lambda: steady[0])
+
+    async def look() -> float:
+        return 1000.0
+
+    await clock.start(look)
 
     steady[0] += 10
     clock.learn(1005.0, asked_at=110.0)  # the server has been set back by five seconds

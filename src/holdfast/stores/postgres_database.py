@@ -36,7 +36,7 @@ CLOCK_S = 15.0
 """Between two looks at the server's clock."""
 
 _START = """
-    SELECT extract(epoch FROM clock_timestamp())::float8 AS now, current_schema() AS schema,
+    SELECT current_schema() AS schema,
            (SELECT max(number) FROM holdfast_events) AS last,
            (SELECT at FROM holdfast_events ORDER BY number DESC LIMIT 1) AS last_at
 """
@@ -73,7 +73,7 @@ class Database:
                 await prepare(connection, self.subject, self._topics)
                 start = await connection.fetchrow(_START)
                 # A server may come up with a clock that is behind: what is in its tables has happened before.
-                self.clock.start(max(start["now"], start["last_at"] or 0.0))
+                await self.clock.start(lambda: connection.fetchval(_CLOCK), not_before=start["last_at"] or 0.0)
             finally:
                 await hang_up(connection, timeout_s=self._timeout_s)
         except ssl.SSLCertVerificationError:

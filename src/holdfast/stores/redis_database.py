@@ -85,13 +85,14 @@ class RedisDatabase:
         try:
             start = await prepare(self._writing, self._keys)
             await adopt_topics(self._writing, batches, self._keys, self._topics)
-            self.news.start(start.last)
+            self.news.start(start.number)
             await self._reading.connected()
+            # A server may come up with a clock that is behind: what is in its memory has happened before.
+            await self.clock.start(self._look_at_clock, not_before=start.at)
         except (LockError, HoldfastError, Moved, InDoubt) as failure:
             await self._writing.close()
             await self._reading.close()
             raise batches.translated(failure, applied=False) from None
-        self.clock.start(start.now)
         self._batches = batches
         self.writer = BatchWriter(
             self.subject, batches, batch_max=BATCH_MAX, timeout_s=self._timeout_s, committed=self.news.committed
@@ -162,10 +163,14 @@ class RedisDatabase:
             await asyncio.sleep(CLOCK_S)
             asked_at = self._runtime.now()
             try:
-                [(seconds, micros)] = await self._asking.ask(("TIME",))
+                server_s = await self._look_at_clock()
             except HoldfastError:
                 continue
-            self.clock.learn(int(seconds) + int(micros) / 1e6, asked_at=asked_at)
+            self.clock.learn(server_s, asked_at=asked_at)
+
+    async def _look_at_clock(self) -> float:
+        [(seconds, micros)] = await self._asking.ask(("TIME",))
+        return int(seconds) + int(micros) / 1e6
 
     async def _listen(self) -> None:
         """Others are heard on the line for reading, which must stand even if nobody reads."""

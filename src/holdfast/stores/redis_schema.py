@@ -21,10 +21,10 @@ KNOWN = 1
 
 
 class Start(NamedTuple):
-    now: float
-    """Of the server's clock; not before the last event."""
-    last: int
-    """The number of the last event."""
+    """The last event."""
+
+    number: int
+    at: float
 
 
 async def prepare(link: PlaneLink, keys: Keys) -> Start:
@@ -34,8 +34,8 @@ async def prepare(link: PlaneLink, keys: Keys) -> Start:
     if memory["maxmemory_policy"] != "noeviction":
         policy = memory["maxmemory_policy"]
         raise _refused(link, f"with maxmemory-policy {policy} the server may throw jobs away; set it to noeviction")
-    [found, times, numbers] = await link.ask(
-        ("HMGET", keys.settings, "version", "oldest"), ("TIME",), ("HMGET", keys.numbers, "event", "at")
+    [found, numbers] = await link.ask(
+        ("HMGET", keys.settings, "version", "oldest"), ("HMGET", keys.numbers, "event", "at")
     )
     version, oldest = (int(value or 0) for value in found)
     if oldest > KNOWN:
@@ -44,10 +44,8 @@ async def prepare(link: PlaneLink, keys: Keys) -> Start:
         )
     if version < KNOWN:
         await link.ask(("HSET", keys.settings, "version", KNOWN, "oldest", KNOWN))
-    seconds, micros = times
     event, at = numbers
-    # A server may come up with a clock that is behind: what is in its memory has happened before.
-    return Start(max(int(seconds) + int(micros) / 1e6, float(at or 0)), int(event or 0))
+    return Start(int(event or 0), float(at or 0))
 
 
 async def adopt_topics(link: PlaneLink, batches: RedisBatches, keys: Keys, topics: Topics) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Awaitable, Callable
 
+LOOKS_MAX = 5
+QUICK_S = 0.05
+"""An answer that took no longer tells the time as well as it is needed."""
 SLEW_MAX = 0.001
 """How much faster or slower than this host's clock time may go, to follow the server's."""
 
@@ -21,11 +25,22 @@ class ServerClock:
         self._last = max(self._last, self._offset_s + self._steady())
         return self._last
 
-    def start(self, server_s: float) -> None:
-        """`server_s` is what the server's clock has just shown."""
+    async def start(self, look: Callable[[], Awaitable[float]], *, not_before: float = 0.0) -> None:
+        """`look` asks for what the server's clock shows. How old an answer is nobody knows but that it is no older than it took
+        to come: so one that was slow is asked for again, and the quickest counts. Whatever the clock is off by now, it stays
+        off by for long."""
+        quickest_s = math.inf
+        for _ in range(LOOKS_MAX):
+            asked_at = self._steady()
+            server_s = await look()
+            took_s = self._steady() - asked_at
+            if took_s < quickest_s:
+                quickest_s = took_s
+                self._offset_s = server_s - (asked_at + took_s / 2)
+            if took_s <= QUICK_S:
+                break
         self._learnt_at = self._steady()
-        self._offset_s = server_s - self._learnt_at
-        self._last = server_s
+        self._offset_s = max(self._offset_s, not_before - self._learnt_at)
 
     def learn(self, server_s: float, *, asked_at: float) -> None:
         """What the server's clock showed between `asked_at` and now, by the steady clock."""
