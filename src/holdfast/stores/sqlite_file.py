@@ -13,7 +13,7 @@ import apsw
 from holdfast.core.topic import Topics
 from holdfast.errors import HoldfastError, Invalid, StoreUnavailable
 from holdfast.locks.errors import LockError, StoreRefused, Unavailable
-from holdfast.locks.stores.sqlite_writer import BUSY_TIMEOUT_MS
+from holdfast.locks.stores.sqlite_writer import BUSY_TIMEOUT_MS, keep_plans
 from holdfast.ports import JobEvent
 from holdfast.stores.ledger import REVIEW_MAX, look_at
 from holdfast.stores.rows import job_of
@@ -53,6 +53,7 @@ def open_reader(path: str) -> apsw.Connection:
     """A connection that writes nothing, and waits for nobody who does."""
     connection = apsw.Connection(path)
     connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+    keep_plans(connection)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
