@@ -19,6 +19,7 @@ from holdfast.cli import cli
 from holdfast.config import Settings
 from holdfast.core.states import Risk
 from holdfast.core.topic import Topic, Topics
+from holdfast.locks.runtime import SYSTEM, Runtime
 from holdfast.ports import Bus
 
 API_KEY = "a-key-of-the-test"
@@ -68,7 +69,9 @@ class Plane:
 
 
 @contextmanager
-def plane_in_thread(folder: Path, *, topics: Topics = TOPICS, bus: Bus | None = None) -> Iterator[Plane]:
+def plane_in_thread(
+    folder: Path, *, topics: Topics = TOPICS, bus: Bus | None = None, runtime: Runtime = SYSTEM
+) -> Iterator[Plane]:
     settings = Settings(store=f"sqlite:///{folder}/plane.db", port=0, api_key=API_KEY, topics=topics)
     address: Future[str] = Future()
     stop = asyncio.Event()
@@ -77,7 +80,7 @@ def plane_in_thread(folder: Path, *, topics: Topics = TOPICS, bus: Bus | None = 
     async def serve() -> None:
         loops.append(asyncio.get_running_loop())
         try:
-            async with serving(settings, bus=bus) as url:
+            async with serving(settings, bus=bus, runtime=runtime) as url:
                 address.set_result(url)
                 await stop.wait()
         except Exception as error:

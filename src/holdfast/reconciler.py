@@ -10,6 +10,7 @@ from __future__ import annotations
 from holdfast.core.job import Job
 from holdfast.core.states import State
 from holdfast.core.topic import Topics
+from holdfast.errors import StoreUnavailable
 from holdfast.flow.decide import Policy
 from holdfast.flow.recover import lose_attempts, recover_jobs
 from holdfast.locks import LockClass, Locks
@@ -67,9 +68,14 @@ class Reconciler(Loop):
                 oldest = min(oldest, _unprotected_since(job, now))
                 if job.state is State.RUNNING and job.lease_until <= now:
                     self._registry.doubt(job.worker, now=now)
-            await recover_jobs(
-                jobs, store=self._store, topics=self._topics, policy=self._policy, telemetry=self._telemetry
-            )
+            try:
+                await recover_jobs(
+                    jobs, store=self._store, topics=self._topics, policy=self._policy, telemetry=self._telemetry
+                )
+            except StoreUnavailable:
+                # Nothing puts them right now: that is when somebody must hear of them.
+                self._telemetry.looked(stale, blind_s=now - oldest, now=now)
+                raise
             if not after:
                 break
         self._telemetry.looked(stale, blind_s=now - oldest, now=now)

@@ -280,7 +280,7 @@ def _nobody() -> None: ...
 
 def _view(worker: str, member: Member) -> WorkerView:
     hello = member.hello
-    believed = member.last_seen > member.doubted_at and not member.stuck
+    believed = member.last_seen > member.doubted_at
     return WorkerView(
         id=worker,
         pool=hello.pool,
@@ -291,6 +291,7 @@ def _view(worker: str, member: Member) -> WorkerView:
         in_hand=len(member.in_hand),
         draining=member.draining,
         last_seen=member.last_seen if believed else float("-inf"),
+        stuck=member.stuck,
     )
 
 

@@ -25,6 +25,7 @@ WORKER = WorkerView(
         ({"topics": ("fax.*",)}, {}, "other-topics"),
         ({"pool": "gpu"}, {}, "other-pool"),
         ({"last_seen": 89.0}, {}, "worker-silent"),
+        ({"stuck": True}, {}, "worker-stuck"),
         ({"draining": True}, {}, "worker-draining"),
         ({"in_hand": 6}, {}, "worker-full"),
         ({"in_hand": 5}, {}, None),

@@ -33,9 +33,14 @@ async def test_worker_heartbeats_and_takes_no_work(runtime: VirtualRuntime) -> N
         stage.registry.seen("w1", now=stage.store.now())
 
         found = await cause(stage, job)
+        await asyncio.sleep(2)
+        await stage.roll_call.tick()  # it is known to be stuck now, and gets nothing more
+        later, behind = await cause(stage, job), await cause(stage, await stage.submit())
 
-    assert (found.reason, found.weight) == (Reason.WORKER_TAKES_NONE, Weight.BLOCKED)
-    assert found.evidence["worker"] == "w1"
+    for one in (found, later):
+        assert (one.reason, one.weight) == (Reason.WORKER_TAKES_NONE, Weight.BLOCKED)
+        assert one.evidence["worker"] == "w1"
+    assert (behind.reason, behind.evidence["workers"]) == (Reason.WORKER_TAKES_NONE, ["w1"])
 
 
 @on_virtual_time

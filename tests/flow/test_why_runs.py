@@ -114,6 +114,25 @@ async def test_no_engine_tells_the_run_what_has_ended(runtime: VirtualRuntime) -
 
 
 @on_virtual_time
+async def test_no_engine_tells_the_run_that_the_time_of_a_step_has_come(runtime: VirtualRuntime) -> None:
+    async with runs_staged(runtime) as staged_runs:
+        run = await staged_runs.start({"name": "nap", "steps": [{"id": "nap", "kind": "delay", "seconds": 60}]})
+        await asyncio.sleep(50)
+        before = await cause_of_run(staged_runs, run)
+        await asyncio.sleep(60)
+        late = await cause_of_run(staged_runs, run)
+        other = await staged_runs.stage.replica("S2")
+        await other.locks.acquire(RUN, run.id)
+        locked = await cause_of_run(staged_runs, run)
+
+    assert [one.reason for one in (before, late, locked)] == [
+        Reason.WAITS_FOR_STEP,
+        Reason.RUN_UNATTENDED,
+        Reason.RUN_LOCK_HELD,
+    ]
+
+
+@on_virtual_time
 async def test_somebody_keeps_the_lock_of_the_run(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged_runs:
         run = await staged_runs.start(chain("two", 2))
@@ -255,7 +274,11 @@ async def test_worker_that_takes_none_is_told_from_an_idle_one(runtime: VirtualR
             stage.registry.seen(worker, now=stage.store.now())
 
         taking_none, idle = await cause_of_worker(stage, "w1"), await cause_of_worker(stage, "w2")
+        await asyncio.sleep(2)
+        await stage.roll_call.tick()
+        stuck = await cause_of_worker(stage, "w1")
 
+    assert codes(stuck) == codes(taking_none)
     assert (codes(taking_none), taking_none[0].weight) == ([Reason.WORKER_TAKES_NONE], Weight.BLOCKED)
     assert codes(idle) == [Reason.WORKER_IDLE]
 

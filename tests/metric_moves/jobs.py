@@ -119,6 +119,14 @@ async def worker_died(plane: Stand) -> None:
     await plane.take()
 
 
+@moves('holdfast_jobs_stale{state="RUNNING"}', "holdfast_blind_window_seconds")
+async def nobody_takes_it_back(plane: Stand) -> None:
+    """The store refuses what the reconciler writes: a job past its limit is told of all the same."""
+    for verb in ("apply", "transact"):
+        plane.store.fault(verb, Fault.FAIL, kind="job.lost")
+    await worker_died(plane)
+
+
 @moves("holdfast_jobs_orphan_replayed_total", 'holdfast_jobs_stale{state="SCHEDULED"}')
 async def nobody_came(plane: Stand) -> None:
     await plane.submit()

@@ -2,154 +2,124 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+import json
 from typing import Any
 
-from plane_shell import Plane, plane_in_thread
+from flow.faulty_store import Fault
+from plane_shell import Plane
 
-from holdfast.buses.detached import DetachedBus, Fault
-from holdfast.core.topic import Topic, Topics
-from holdfast.flow.approve import APPROVAL
 from holdfast.flow.dispatch import JOB
-from holdfast.flow.kept_locks import ADMISSION, RUN
-from holdfast.locks import LockClass, SyncLocks
-from holdfast.locks.runtime import SYSTEM
-from holdfast.ports import Delivery
-
-TOPICS = Topics((Topic(name="once.*", max_attempts=1), Topic(name="brief.*", lease_s=0.5, dispatch_timeout_s=0.5)))
-LONG = LockClass("reconciler", ttl=600, pattern="ttl_hold")
-WITHIN_S = 30.0
+from holdfast.registry import STUCK_S
+from runbooks.planes import Patient, Planes, metric, until
 
 Found = dict[str, str]
 """What stands for the words in capitals."""
+LEASE_S = 1.0
+"""More than the lease of a brief job."""
 
 
-class Failing(DetachedBus):
-    """A bus that refuses, or swallows what it is given."""
-
-    def __init__(self) -> None:
-        super().__init__(SYSTEM.now, fail=lambda _: Fault.NOT_APPLIED if self.refuses else None)
-        self.refuses = True
-
-    async def publish(self, deliveries: Sequence[Delivery]) -> None:
-        if self.refuses:
-            await super().publish(deliveries)
+def events(plane: Plane, job: str) -> list[str]:
+    return [event["kind"] for event in plane.json("job", "events", job)]
 
 
-@dataclass
-class Planes:
-    """One that is well, one whose reconciler is stuck elsewhere, one whose bus fails."""
-
-    well: Plane
-    unreconciled: Plane
-    without_bus: Plane
-    bus: Failing
-    locks: SyncLocks
-    """On the store of the one that is well: a process that holds locks."""
-    counted: int = 0
-
-    def name(self, word: str) -> str:
-        self.counted += 1
-        return f"{word}-{self.counted}"
+def introduce(plane: Plane, worker: str, topic: str, slots: int = 1) -> None:
+    plane.work("hello", worker=worker, name=worker, topics=[topic], slots=slots)
 
 
-@contextmanager
-def planes_in_trouble(folder: Path) -> Iterator[Planes]:
-    homes = [folder / name for name in ("well", "unreconciled", "without-bus")]
-    for home in homes:
-        home.mkdir()
-    bus = Failing()
-    with (
-        plane_in_thread(homes[0], topics=TOPICS) as well,
-        plane_in_thread(homes[1], topics=TOPICS) as unreconciled,
-        plane_in_thread(homes[2], topics=TOPICS, bus=bus) as without_bus,
-        SyncLocks(store_of(well)) as locks,
-        SyncLocks(store_of(unreconciled)) as thief,
-    ):
-        _take_window(thief)
-        yield Planes(well, unreconciled, without_bus, bus, locks)
-
-
-def store_of(plane: Plane) -> str:
-    return f"sqlite:///{plane.home}/plane.db"
-
-
-def _take_window(locks: SyncLocks) -> None:
-    """Somebody else is the reconciler, and does nothing: as a process that hangs."""
-    deadline = time.monotonic() + WITHIN_S
-    while locks.claim(LONG, "default") is None:
-        assert time.monotonic() < deadline, "the window could not be taken"
-        holder = locks.inspect(LONG, "default")
-        if holder is not None:
-            locks.evict(LONG, "default", fence=holder.fence, reason="test")
-
-
-def until(happened: Any) -> Any:
-    deadline = time.monotonic() + WITHIN_S
-    while not (found := happened()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-    return found
+def submit(plane: Plane, topic: str, count: int = 1, **options: Any) -> str:
+    """The id of the last of so many jobs."""
+    for _ in range(count):
+        reply = plane._http.post("/v1/jobs", json={"topic": topic, **options})
+        assert reply.status_code < 300, reply.text
+    return str(reply.json()["id"])
 
 
 # -- jobs ----------------------------------------------------------------------------------------------
 
 
-def waiting_job(planes: Planes) -> tuple[Plane, Found]:
-    """Nobody takes its topic."""
-    topic = planes.name("unserved")
-    return planes.well, {"JOB": planes.well.json("job", "submit", topic)["id"], "TOPIC": topic}
+def too_few_workers(planes: Planes) -> tuple[Plane, Found]:
+    """A job had to wait for more than a minute, and another one waits on."""
+    plane, topic, worker = planes.well.plane, planes.name("crowded"), planes.name("single")
+    job = submit(plane, topic, 2)
+    planes.well.clock.advance(61)
+    introduce(plane, worker, topic)
+    until(lambda: metric(plane, f'holdfast_jobs_dispatched_total{{topic="{topic}"}}'))
+    return plane, {"JOB": job, "TOPIC": topic}
+
+
+def undispatched_jobs(planes: Planes) -> tuple[Plane, Found]:
+    """A worker is idle, and the scheduler hangs in a read: nobody is woken by what is submitted."""
+    plane, topic, worker = planes.well.plane, planes.name("undispatched"), planes.name("idle")
+    hung = planes.well.hang("list_dispatchable")
+    introduce(plane, worker, topic, slots=20)
+    until(hung.reached.is_set)
+    job, before = submit(plane, topic, 12), metric(plane, "holdfast_jobs_orphan_replayed_total")
+    planes.well.clock.advance(11)
+    until(lambda: metric(plane, "holdfast_jobs_orphan_replayed_total") - before > 10)
+    plane.work("renew", worker=worker)
+    return plane, {"JOB": job, "TOPIC": topic}
 
 
 def stuck_worker(planes: Planes) -> tuple[Plane, Found]:
     """It lives, has room, was sent a job, and does not take it."""
-    plane, topic, worker = planes.well, planes.name("stuck"), planes.name("sleeper")
-    plane.work("hello", worker=worker, name=worker, topics=[topic], slots=1)
-    job = plane.json("job", "submit", topic)["id"]
+    plane, topic, worker = planes.well.plane, planes.name("stuck"), planes.name("sleeper")
+    introduce(plane, worker, topic)
+    job = submit(plane, topic)
     until(lambda: plane.json("job", "get", job)["state"] == "DISPATCHED")
+    for _ in range(6):  # never so long that it would be taken for silent
+        planes.well.clock.advance(STUCK_S / 5)
+        plane.work("renew", worker=worker)
+    until(lambda: metric(plane, 'holdfast_workers{condition="stuck"}'))
     return plane, {"JOB": job, "TOPIC": topic, "WORKER": worker}
 
 
 def lost_worker(planes: Planes) -> tuple[Plane, Found]:
     """It began a job and was not heard of again; its lease has run out, and the job was taken back."""
-    plane, worker = planes.well, planes.name("mute")
+    plane, worker = planes.well.plane, planes.name("mute")
     job = plane.started(planes.name("brief."), worker)["job_id"]
-    until(lambda: any(event["kind"] == "job.lost" for event in plane.json("job", "events", job)))
+    planes.well.clock.advance(LEASE_S)
+    until(lambda: "job.lost" in events(plane, job))
     return plane, {"JOB": job, "WORKER": worker}
 
 
 def late_worker(planes: Planes) -> tuple[Plane, Found]:
     """It came back when its attempt was over, and said how it had ended."""
-    plane, worker = planes.well, planes.name("late")
+    plane, worker = planes.well.plane, planes.name("late")
     taken = plane.started(planes.name("brief."), worker)
-    until(lambda: any(event["kind"] == "job.lost" for event in plane.json("job", "events", taken["job_id"])))
+    planes.well.clock.advance(LEASE_S)
+    until(lambda: "job.lost" in events(plane, taken["job_id"]))
     told = {"job_id": taken["job_id"], "fence": taken["fence"], "outcome": "succeeded"}
     plane._http.post("/v1/work/complete", json={"worker": worker, "outcomes": [told]})
-    until(lambda: any(event["kind"] == "attempt.refused" for event in plane.json("job", "events", taken["job_id"])))
+    until(lambda: "attempt.refused" in events(plane, taken["job_id"]))
     return plane, {"JOB": taken["job_id"], "WORKER": worker}
 
 
-def unreconciled_job(planes: Planes) -> tuple[Plane, Found]:
-    """Its lease has run out, and nobody takes it back: the reconciler's window is held by a process that hangs."""
-    plane, worker = planes.unreconciled, planes.name("mute")
-    taken = plane.started(planes.name("brief."), worker)
-    until(lambda: time.time() > (plane.json("job", "get", taken["job_id"])["lease_until"] or 0.0))
-    return plane, {"JOB": taken["job_id"], "WORKER": worker}
+def unrecovered_jobs(count: int) -> Any:
+    """Their leases have run out long ago, and the store refuses what the reconciler writes."""
+
+    def make(planes: Planes) -> tuple[Plane, Found]:
+        plane, topic, worker = planes.well.plane, planes.name("brief."), planes.name("mute")
+        planes.well.refuse("job.lost")
+        introduce(plane, worker, topic, slots=count)
+        job, taken = submit(plane, topic, count), 0
+        while taken < count:
+            taken += len(plane.work("claim", worker=worker, limit=count, wait_s=10, start=True)["deliveries"])
+        planes.well.clock.advance(90)
+        until(lambda: metric(plane, 'holdfast_jobs_stale{state="RUNNING"}') >= count)
+        return plane, {"JOB": job, "WORKER": worker}
+
+    return make
 
 
 def dead_letter(planes: Planes) -> tuple[Plane, Found]:
-    plane, topic = planes.well, planes.name("once.")
+    plane, topic = planes.well.plane, planes.name("once.")
     job = plane.ended(topic, planes.name("clerk"), "failed", error={"code": "broken", "message": ""}, retryable=False)
     letter = next(one for one in plane.json("dead-letter", "list") if one["job_id"] == job)
     return plane, {"JOB": job, "TOPIC": topic, "NUMBER": str(letter["number"])}
 
 
 def unknown_effect(planes: Planes) -> tuple[Plane, Found]:
-    plane, worker = planes.well, planes.name("teller")
+    plane, worker = planes.well.plane, planes.name("teller")
     taken = plane.started(planes.name("refund"), worker)
     plane.work("effect/prepare", worker=worker, job_id=taken["job_id"], fence=taken["fence"], key="pay")
     plane.work("goodbye", worker=worker, gone=True)
@@ -157,96 +127,97 @@ def unknown_effect(planes: Planes) -> tuple[Plane, Found]:
     return plane, {"JOB": taken["job_id"], "EFFECT": "pay"}
 
 
-# -- bus, policy, people, locks ------------------------------------------------------------------------
+# -- bus and loops -------------------------------------------------------------------------------------
 
 
 def refused_publish(planes: Planes) -> tuple[Plane, Found]:
-    plane, topic, worker = planes.without_bus, planes.name("refused"), planes.name("idle")
+    plane, topic = planes.with_bus.plane, planes.name("refused")
     planes.bus.refuses = True
-    plane.work("hello", worker=worker, name=worker, topics=[topic], slots=1)
-    job = plane.json("job", "submit", topic)["id"]
+    introduce(plane, planes.name("idle"), topic)
+    job = submit(plane, topic)
     until(lambda: plane.json("job", "get", job)["retries"].get("publish"))
     return plane, {"JOB": job, "TOPIC": topic}
 
 
-def swallowed_delivery(planes: Planes) -> tuple[Plane, Found]:
-    """DISPATCHED, and no message: what a rollback that failed leaves behind."""
-    plane, topic, worker = planes.without_bus, planes.name("swallowed"), planes.name("idle")
-    planes.bus.refuses = False
-    plane.work("hello", worker=worker, name=worker, topics=[topic], slots=1)
-    job = plane.json("job", "submit", topic)["id"]
-    until(lambda: plane.json("job", "get", job)["state"] == "DISPATCHED")
+def failed_rollback(planes: Planes) -> tuple[Plane, Found]:
+    """The bus refuses the publish, and the store the rollback: DISPATCHED, and nobody was told."""
+    plane, topic, failed = planes.with_bus.plane, planes.name("unrolled"), "holdfast_dispatch_rollback_failed_total"
+    planes.bus.refuses = True
+    planes.with_bus.refuse("dispatch.rolled_back")
+    introduce(plane, planes.name("idle"), topic, slots=2)
+    job = submit(plane, topic, 2)
+    until(lambda: metric(plane, f'{failed}{{topic="{topic}"}}') == 2)
     return plane, {"JOB": job, "TOPIC": topic}
 
 
-def new_policy(planes: Planes) -> tuple[Plane, Found]:
-    """A version that somebody wants to take back."""
-    plane = planes.well
-    rules = plane.home / "rules.json"
-    for name in ("first", "second"):
-        rule = (
-            f'{{"name": "{name}", "match": {{"topic": "{planes.name("none")}"}}, "action": "deny", "reason": "test"}}'
-        )
-        rules.write_text(f'{{"format": 1, "default": {{"action": "allow"}}, "rules": [{rule}]}}')
-        published = plane.json("policy", "publish", str(rules), "--reason", "test")
-    job = plane.json("job", "submit", planes.name("judged"))["id"]
-    return plane, {"JOB": job, "VERSION": str(published["version"] - 1)}
+def hung_scheduler(planes: Planes) -> tuple[Plane, Found]:
+    """It waits for a bus that does not answer, for three minutes, under the lock of the job that it was to send."""
+    patient, topic = planes.with_bus, planes.name("hung")
+    plane = patient.plane
+    patient.locks.override(JOB.name, reason="its lease is to outlast the clock's leap", ttl=3600.0)
+    planes.bus.hangs = True
+    introduce(plane, planes.name("idle"), topic)
+    key = f"scheduler:job:{submit(plane, topic)}"
+    fence = until(lambda: fence_of(patient, key))
+    patient.locks.override(JOB.name, reason="nobody else needs it")
+    patient.clock.advance(200)
+    until(lambda: metric(plane, 'holdfast_loop_idle_seconds{loop!~"scheduler|pruner"}') < 180)
+    return plane, {"KEY": key, "FENCE": fence}
 
 
-def waiting_approval(planes: Planes) -> tuple[Plane, Found]:
-    plane, topic, rules = planes.well, planes.name("asked"), planes.well.home / "asking.json"
-    rule = f'{{"name": "ask", "match": {{"topic": "{topic}"}}, "action": "require_approval", "approval": {{"approvers": ["ann"]}}}}'
-    rules.write_text(f'{{"format": 1, "default": {{"action": "allow"}}, "rules": [{rule}]}}')
-    plane.json("policy", "publish", str(rules), "--reason", "test")
-    job = plane.json("job", "submit", topic)["id"]
-    [approval] = until(lambda: plane.json("approval", "list", "--job", job))
-    return plane, {"JOB": job, "APPROVAL": approval["id"]}
-
-
-def _held(planes: Planes, lock_class: LockClass) -> tuple[Plane, Found]:
-    item = planes.name("item")
-    lease = planes.locks.acquire(lock_class, item)
-    return planes.well, {
-        "KEY": lease.key.removeprefix("holdfast:"),
-        "FENCE": str(lease.fence),
-        "TOPIC": planes.name("topic"),
-    }
-
-
-def held_job_lock(planes: Planes) -> tuple[Plane, Found]:
-    """A process that holds the lock of a job, and does nothing."""
-    return _held(planes, JOB)
-
-
-def held_run_lock(planes: Planes) -> tuple[Plane, Found]:
-    return _held(planes, RUN)
-
-
-def held_approval_lock(planes: Planes) -> tuple[Plane, Found]:
-    return _held(planes, APPROVAL)
-
-
-def held_admission_lock(planes: Planes) -> tuple[Plane, Found]:
-    return _held(planes, ADMISSION)
-
-
-def held_window(key: str) -> Any:
-    """A window of the plane itself."""
-
-    def find(planes: Planes) -> tuple[Plane, Found]:
-        def held() -> Found:
-            shown = planes.well.shell("lock", "show", key, "--store", store_of(planes.well), "-o", "json")
-            return {"FENCE": _fence(shown.stdout)} if shown.exit_code == 0 else {}
-
-        return planes.well, until(held)
-
-    return find
-
-
-def _fence(shown: str) -> str:
-    return next(line for line in shown.splitlines() if '"fence"' in line).split(":")[1].strip(" ,")
+def fence_of(patient: Patient, key: str) -> str:
+    """Of the lease that is held, as a person would find it; empty if there is none."""
+    lock_class, item = patient.locks.named(key)
+    holder = patient.do(patient.locks.inspect(lock_class.name, item))
+    return "" if holder is None else str(holder.fence)
 
 
 def nobody_answers(planes: Planes) -> tuple[Plane, Found]:
-    gone = Plane("http://127.0.0.1:1", planes.well.home)
-    return gone, {}
+    return Plane("http://127.0.0.1:1", planes.folder), {}
+
+
+# -- policy and people ---------------------------------------------------------------------------------
+
+
+def publish(plane: Plane, *rules: dict[str, Any], **more: Any) -> int:
+    """The version that the plane decides by from now on."""
+    file = plane.home / "rules.json"
+    file.write_text(json.dumps({"format": 1, "default": {"action": "allow"}, "rules": rules, **more}))
+    version = int(plane.json("policy", "publish", str(file), "--reason", "test")["version"])
+    until(lambda: metric(plane, "holdfast_policy_version") == version)
+    return version
+
+
+def unasked_policy(planes: Planes) -> tuple[Plane, Found]:
+    """A new rule cannot be evaluated for what is submitted, and the risk of that is set to fail open."""
+    plane, topic = planes.well.plane, planes.name("judged")
+    before = publish(plane)
+    rule = {"name": "many", "match": {"topic": topic}, "when": "payload.n > 1", "action": "deny", "reason": "test"}
+    publish(plane, rule, on_failure={"low": "open"})
+    job = submit(plane, topic, payload={"n": "not a number"}, risk="low")
+    return plane, {"JOB": job, "VERSION": str(before)}
+
+
+def replica_behind(planes: Planes) -> tuple[Plane, Found]:
+    """A second plane on the same store decides by an older version: it does not get to read the newer one."""
+    plane, version = planes.well.plane, "holdfast_policy_version"
+    before = publish(plane)
+    behind = planes.until_healed.enter_context(Patient.opened(plane.home, clock=planes.well.clock))
+    until(lambda: metric(behind.plane, version) == before)
+    behind.store.fault("find_records", Fault.FAIL)
+    publish(plane, on_failure={"high": "closed"})
+    assert metric(plane, version) - metric(behind.plane, version) > 0
+    return plane, {"VERSION": str(before)}
+
+
+def expired_approval(planes: Planes) -> tuple[Plane, Found]:
+    """Nobody has decided in time, and the next one waits."""
+    plane, topic = planes.well.plane, planes.name("asked")
+    demand = {"approvers": ["ann"], "expires_s": 60}
+    publish(plane, {"name": "ask", "match": {"topic": topic}, "action": "require_approval", "approval": demand})
+    unanswered = submit(plane, topic)
+    planes.well.clock.advance(61)
+    until(lambda: "approval.expired" in events(plane, unanswered))
+    job = submit(plane, topic)
+    [approval] = until(lambda: plane.json("approval", "list", "--job", job))
+    return plane, {"JOB": job, "APPROVAL": approval["id"]}

@@ -26,6 +26,8 @@ class WorkerView:
     """Jobs dispatched to it or running on it."""
     draining: bool
     last_seen: float
+    stuck: bool = False
+    """It speaks, and does not take what was sent to it."""
 
     @property
     def room(self) -> int:
@@ -50,6 +52,8 @@ def unfit(job: Job, pool: str, worker: WorkerView, *, alive_since: float) -> str
         return "other-topics"
     if worker.last_seen < alive_since:
         return "worker-silent"
+    if worker.stuck:
+        return "worker-stuck"
     if worker.draining:
         return "worker-draining"
     wanted = {name.removeprefix(REQUIRE): value for name, value in job.labels.items() if name.startswith(REQUIRE)}

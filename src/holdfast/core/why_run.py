@@ -138,7 +138,9 @@ def _unattended(facts: RunFacts) -> list[Finding]:
     """Something has ended that it waits for, or its time has come, and no engine has told it."""
     run, now = facts.run, facts.now
     overdue = run.due if recover_run(run, now=now).remedy is not RunRemedy.NOTHING else None
-    since = min((time for time in (facts.unheard_since, overdue) if time is not None), default=None)
+    # While it is paused, the time of a step may pass.
+    of_steps = () if run.state is RunState.PAUSED else (known.step.due for known in facts.steps)
+    since = min((time for time in (facts.unheard_since, overdue, *of_steps) if time is not None), default=None)
     if since is None or now - since < UNHEARD_S:
         return []
     if facts.lock is not None and not facts.is_holder_gone:

@@ -14,7 +14,7 @@ from holdfast.core.states import EffectState, State
 from holdfast.core.why import Finding, Reason, finding
 from holdfast.core.why_facts import JobFacts
 
-_NEAREST_LAST = ("other-topics", "worker-silent", "worker-draining", "labels-missing", "worker-full")
+_NEAREST_LAST = ("other-topics", "worker-silent", "worker-stuck", "worker-draining", "labels-missing", "worker-full")
 """What a worker of the pool lacks. Whoever fails at a later one would have been the one to take it."""
 
 
@@ -229,6 +229,10 @@ def _all_lack(facts: JobFacts, lack: str, workers: list[str]) -> Finding:
             since = since if seen == float("-inf") else seen
             summary = f"of the workers that could take it none is heard of: {names}"
             return finding(Reason.WORKERS_SILENT, summary, since=since, who=runner, then=(look,), **known)
+        case "worker-stuck":
+            summary = f"the workers that could take it live, and do not take what was sent to them: {names}"
+            who, then = f"{runner}: restart them", (look, f"holdfast why worker {workers[0]}")
+            return finding(Reason.WORKER_TAKES_NONE, summary, since=since, who=who, then=then, **known)
         case "worker-draining":
             start = f"holdfast worker run MODULE:WORKER --pool {job.pool}"
             summary = f"every worker that could take it is draining: {names}"

@@ -128,7 +128,8 @@ class Explainer:
             waiting=await self._store.list_dispatchable(limit=LINE_MAX),
             is_claiming=self._is_claiming(worker_id),
         )
-        state = "silent" if view.last_seen < facts.alive_since else "draining" if view.draining else "alive"
+        state = "stuck" if view.stuck else "draining" if view.draining else "alive"
+        state = "silent" if view.last_seen < facts.alive_since else state
         return Explanation(subject="worker", id=worker_id, state=state, at=now, findings=why_worker(facts))
 
     async def cause_of(self, tenant: Tenant, job_id: JobId) -> Finding | None:
