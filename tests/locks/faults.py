@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from holdfast.locks import Locks, Unavailable
+from holdfast.locks import Locks, StoreRefused, Unavailable
 from holdfast.locks.port import Busy, Grant, Holder, LockStore, Ownership, Renewal, Standing, WakeCallback
 from holdfast.locks.stores import open_store
 from holdfast.ops.proxy import Proxy
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 class Fault(Enum):
     FAIL = "fail"
     """Not sent, and known not to be."""
+    REFUSE = "refuse"
+    """Answered: not while the disk is full."""
     LOSE_REQUEST = "lose the request"
     """Never arrives; the caller cannot know."""
     LOSE_REPLY = "lose the reply"
@@ -115,6 +117,8 @@ class Network:
             case Fault.FAIL:
                 self.history.attempts.append((self.runtime.now(), verb, who))
                 raise Unavailable("network", "injected: not sent", applied=False)
+            case Fault.REFUSE:
+                raise StoreRefused("network", "injected: the disk is full", next_step="Free some space", full=True)
             case Fault.CRASH:
                 raise RuntimeError("injected: a bug in the driver")
         sent = Call(verb=verb, who=who, sent_at=self.runtime.now(), **told)

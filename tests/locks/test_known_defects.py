@@ -22,6 +22,7 @@ from holdfast.locks import (
     Locks,
     LossReason,
     NotOwned,
+    StoreRefused,
     SyncLocks,
     Unavailable,
 )
@@ -349,6 +350,20 @@ async def test_a_release_that_fails_keeps_the_right_to_try_again(runtime: Virtua
         lease = await locks.acquire(JOB, "x")
         network.fault("release", Fault.FAIL, times=20)
         await locks.release(lease)
+        assert await network.store.find_holder(lease.key) is not None
+        await asyncio.sleep(5)
+
+        assert await network.store.find_holder(lease.key) is None
+
+
+@on_virtual_time
+async def test_a_release_that_is_refused_is_told_and_goes_on(runtime: VirtualRuntime) -> None:
+    """A full disk, say: who released it must hear of it, and nobody else need wait for the ttl."""
+    async with await Network.over("sqlite:///:memory:", runtime) as network, network.locks() as locks:
+        network.fault("release", Fault.REFUSE, times=20)
+        with pytest.raises(StoreRefused):
+            async with locks.hold(JOB, "x") as lease:
+                pass
         assert await network.store.find_holder(lease.key) is not None
         await asyncio.sleep(5)
 

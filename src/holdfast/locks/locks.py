@@ -125,8 +125,8 @@ class Locks:
     async def release(self, lease: Lease) -> None:
         """End the lease. Raises `NotOwned` if it was no longer ours, `LeaseLost` if that was known.
 
-        A release whose answer is lost is repeated in the background until it is certain or the
-        lease has expired.
+        A release whose answer is lost, or that the store refuses, is repeated in the background until
+        it is certain or the lease has expired.
         """
         already = lease.released
         queue = self._queues.get(lease.key) if lease.in_turn else None
@@ -145,9 +145,10 @@ class Locks:
         try:
             if not lease.fallback and not await self._store.release(lease.key, lease.token):
                 raise self._front.not_released(lease)
-        except (Unavailable, asyncio.CancelledError) as error:
+        except (Unavailable, StoreRefused, asyncio.CancelledError) as error:
+            # A disk that is full now may have room in a moment; nobody need wait for the ttl because of it.
             self._send(self._undo(lease.key, lease.token, lease.belief.sent_at + lease.lock_class.ttl))
-            if isinstance(error, asyncio.CancelledError):
+            if not isinstance(error, Unavailable):
                 raise
         finally:
             self._leave(queue)
