@@ -101,12 +101,15 @@ async def test_retry_after_is_waited_for(runtime: VirtualRuntime) -> None:
 @on_virtual_time
 async def test_proxy_without_a_plane_is_an_outage(runtime: VirtualRuntime, status: int) -> None:
     page = httpx2.Response(status, content=b"<html>bad gateway</html>")
-    network = Network(runtime, page, answer(JOB), page)
+    network = Network(runtime, page, answer(JOB), page, *[page] * 10)
     async with asking(runtime, network) as client:
         assert (await client.get("j")).id == "j"
         with pytest.raises(errors.PlaneUnavailable) as away:
             await client.submit("t")
+        with pytest.raises(errors.PlaneUnavailable) as unread:
+            await client.get("j")
     assert away.value.applied is None, "the proxy may have passed it on"
+    assert unread.value.applied is False, "who reads changes nothing"
 
 
 @on_virtual_time

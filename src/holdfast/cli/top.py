@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import click
@@ -23,6 +24,7 @@ _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 _STATES = ("PENDING", "APPROVAL_REQUIRED", "SCHEDULED", "DISPATCHED", "RUNNING")
 _LOAD_WIDTH = 20
+_MARGIN = " " * 10
 
 
 @click.command()
@@ -56,11 +58,26 @@ def _live(connection: Connection) -> None:
                 before = found
             except Away as away:
                 lines = [away.format_message(), "trying again"]
-            painted = (f"{line[: size.columns]}{_REST_OF_LINE}" for line in lines[: size.lines - 1])
+            painted = (f"{line}{_REST_OF_LINE}" for line in fitted(lines, columns=size.columns, rows=size.lines - 1))
             click.echo(_HOME + "\n".join(painted) + "\n" + _REST_OF_SCREEN, nl=False)
             SYSTEM.sleep(EVERY_S)
     finally:
         click.echo(_LEAVE, nl=False)
+
+
+def fitted(lines: Sequence[str], *, columns: int, rows: int) -> list[str]:
+    """Folded where the terminal is too narrow: what to type next is at the end of a line. Below it, how much is left."""
+    folded = [part for line in lines for part in _fold(line, columns)]
+    if len(folded) <= rows:
+        return folded
+    rest = len(folded) - rows + 1
+    return [*folded[: rows - 1], f"({rest} more lines; `holdfast top --once` has them all)"[:columns]]
+
+
+def _fold(line: str, columns: int) -> list[str]:
+    if len(line) <= columns:
+        return [line]
+    return wrap(line, max(columns, 2 * len(_MARGIN)), subsequent_indent=_MARGIN, break_on_hyphens=False)
 
 
 def screen(found: Summary, before: Summary | None) -> list[str]:

@@ -50,7 +50,7 @@ class AsyncClient(Verbs):
             try:
                 return replies.read(ask, await self._http.request(**ask.arguments()))
             except httpx2.TransportError as why:
-                error: HoldfastError = replies.unreachable(self._http.base_url, why)
+                error: HoldfastError = replies.unreachable(self._http.base_url, why, method=ask.method)
             except HoldfastError as refused:
                 error = refused
             await asyncio.sleep(tries.pause_after(error))

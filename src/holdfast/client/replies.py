@@ -47,7 +47,7 @@ def read(ask: Ask[T], response: httpx2.Response) -> T:
         return ask.read(response.content)
     except msgspec.DecodeError as why:
         detail = f"does not answer like a plane ({why}); check the URL"
-        raise PlaneUnavailable(_address(response.url), detail, applied=None) from why
+        raise PlaneUnavailable(_address(response.url), detail, applied=_perhaps(ask.method)) from why
 
 
 def to_error(response: httpx2.Response) -> HoldfastError:
@@ -57,7 +57,8 @@ def to_error(response: httpx2.Response) -> HoldfastError:
     except msgspec.DecodeError:
         if response.status_code in {502, 503, 504}:
             # Not from a plane: a proxy's page, which says that there is none behind it now.
-            return PlaneUnavailable(_address(response.url), response.reason_phrase, applied=None)
+            applied = _perhaps(response.request.method)
+            return PlaneUnavailable(_address(response.url), response.reason_phrase, applied=applied)
         told = api.Problem(type="", title="", status=response.status_code, code="", detail=response.reason_phrase)
     return _error(told, response.headers.get("retry-after", ""))
 
@@ -85,9 +86,15 @@ def _classes(root: type[HoldfastError]) -> Iterator[type[HoldfastError]]:
 _CLASSES = {known.code: known for known in _classes(HoldfastError) if known.__module__ == errors.__name__}
 
 
-def unreachable(url: httpx2.URL, error: httpx2.TransportError) -> PlaneUnavailable:
+def unreachable(url: httpx2.URL, error: httpx2.TransportError, *, method: str = "GET") -> PlaneUnavailable:
     never_sent = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
-    return PlaneUnavailable(_address(url), str(error) or type(error).__name__, applied=False if never_sent else None)
+    applied = False if never_sent else _perhaps(method)
+    return PlaneUnavailable(_address(url), str(error) or type(error).__name__, applied=applied)
+
+
+def _perhaps(method: str) -> bool | None:
+    """Whether something without an answer was done is not known; but who has only read has done nothing."""
+    return False if method == "GET" else None
 
 
 def _address(url: httpx2.URL) -> str:

@@ -47,7 +47,7 @@ class Client(Verbs):
             try:
                 return replies.read(ask, self._http.request(**ask.arguments()))
             except httpx2.TransportError as why:
-                error: HoldfastError = replies.unreachable(self._http.base_url, why)
+                error: HoldfastError = replies.unreachable(self._http.base_url, why, method=ask.method)
             except HoldfastError as refused:
                 error = refused
             SYSTEM.sleep(tries.pause_after(error))
