@@ -16,7 +16,8 @@ import pytest
 
 from gateway.conftest import Served
 from holdfast.client import AsyncClient, Client
-from holdfast.gateway import events, feed
+from holdfast.core.job import Tenant
+from holdfast.gateway import events, feed, pages
 
 
 @asynccontextmanager
@@ -52,6 +53,18 @@ async def test_stream_begins_with_what_happens_now(served: Served) -> None:
 
     event = msgspec.json.decode(message["data"])
     assert (event["job_id"], event["kind"], str(event["number"])) == (job.id, "job.submitted", message["id"])
+
+
+async def test_history_that_is_large_is_read_in_smaller_pages(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "PAGE_BYTES", 1)
+    monkeypatch.setattr(pages, "FIRST_PART", 2)
+    jobs = [await served.client.submit("t") for _ in range(5)]
+
+    wanted = feed.Wanted(tenant=Tenant("default"), job_id=None, kinds=())
+    parts = [text async for _, text in events._history(served.plane.store, wanted, 0)]
+
+    assert max(text.count(b"data: ") for text in parts) == 2
+    assert [job.id.encode() in b"".join(parts) for job in jobs] == [True] * 5
 
 
 async def test_stream_is_resumed_without_loss_or_repetition(served: Served) -> None:

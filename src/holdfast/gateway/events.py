@@ -15,6 +15,7 @@ from holdfast.gateway.calls import Answer, Call
 from holdfast.gateway.desk import Desk
 from holdfast.gateway.feed import Feed, Reader, Wanted, sse_text
 from holdfast.gateway.limits import find_number
+from holdfast.gateway.pages import read_events
 from holdfast.ports import Store
 
 HEARTBEAT_S = 15.0
@@ -114,16 +115,14 @@ async def _stream(desk: Desk, wanted: Wanted, seen: int) -> AsyncGenerator[bytes
 
 
 async def _history(store: Store, wanted: Wanted, after: int) -> AsyncIterator[tuple[int, bytes]]:
-    """From the log, to its end."""
-    while True:
-        page = await store.list_events(
-            after=after, limit=PAGE, tenant=wanted.tenant, job_id=wanted.job_id, run=wanted.run
+    """From the log, to its end; page by page, and fewer of them at once where they are large."""
+    more: int | None = after
+    while more is not None:
+        page, more = await read_events(
+            store, wanted.tenant, after=more, limit=PAGE, job_id=wanted.job_id, run=wanted.run
         )
         if page:
-            after = page[-1].number
-            yield after, b"".join(sse_text(event) for event in page if wanted.matches(event))
-        if len(page) < PAGE:
-            return
+            yield page[-1].number, b"".join(sse_text(event) for event in page if wanted.matches(event))
 
 
 async def _live(feed: Feed, reader: Reader, seen: int) -> AsyncIterator[tuple[int, bytes]]:

@@ -10,7 +10,7 @@ from holdfast.core.approval import ApprovalState
 from holdfast.core.freeze import frozen_by
 from holdfast.core.job import Tenant
 from holdfast.core.record import Kind
-from holdfast.core.states import EffectState
+from holdfast.core.states import EffectState, State
 from holdfast.core.warnings import LOOP_IDLE_S, Signs, warnings
 from holdfast.flow.freeze import list_freezes
 from holdfast.gateway.plane import Plane
@@ -59,9 +59,13 @@ class Summaries:
 
 async def summarize(plane: Plane, tenant: Tenant) -> Summary:
     store, now = plane.store, plane.store.now()
-    states = {state.value: count for (owner, state), count in (await store.count_jobs()).items() if owner == tenant}
+    jobs = await store.count_jobs()
+    states = {state.value: count for (owner, state), count in jobs.items() if owner == tenant}
     topics = Counter({topic: n for (owner, topic), n in (await store.count_topics()).items() if owner == tenant})
-    line = [job for job in await store.list_dispatchable(limit=LINE_MAX) if job.tenant == tenant]
+    # Without the others: who has few jobs is not to be hidden behind who has many.
+    others = {owner for owner, state in jobs if owner != tenant and state is State.SCHEDULED}
+    line = await store.list_dispatchable(limit=LINE_MAX, except_tenants=others)
+    line = [job for job in line if job.tenant == tenant]  # somebody may have come meanwhile
     longest = min(line, key=lambda job: job.ready_since, default=None)
     held = await plane.locks.list(None, limit=LOCKS_LOOKED_AT)
     contended = sorted((holder for holder in held if holder.waiters), key=lambda holder: -holder.waiters)
