@@ -68,10 +68,12 @@ class Scheduler(Listener):
         self._limits_work = self._quotas.limit_work or any(topic.running_max for topic in topics.declared)
         self._turns = Turns()
         self._not_before = 0.0
+        self._bus_returned = False
         self._waits = True
         """Somebody may wait for a worker: nobody is given one past them."""
         self._of_sessions: set[str] = set()
         """Jobs at work behind whom others of their sessions may wait, unlisted."""
+        bus.on_return(self._hear_return)
 
     async def tick(self) -> None:
         """Dispatch what fits now, batch after batch, until nothing more fits or nothing is left.
@@ -80,6 +82,10 @@ class Scheduler(Listener):
         are looked past, so that they do not starve those behind.
         """
         self._waits = True
+        if self._bus_returned:
+            self._bus_returned = False
+            if await self._dispatcher.hasten():
+                self._hear_return()  # the others after what can be dispatched now
         passed_over: set[str] = set()
         shares = await self._count() if self._limits_work and self._has_room() else None
         while self._runtime.now() >= self._not_before:
@@ -200,6 +206,10 @@ class Scheduler(Listener):
             self._turns.served([sending.change.before])
         else:
             self._registry.freed(sending.change.before.id)
+
+    def _hear_return(self) -> None:
+        self._bus_returned = True
+        self.wake()
 
     def heard(self, events: Sequence[JobEvent]) -> None:
         """What was committed: room that became free, or a job that became dispatchable."""

@@ -124,6 +124,17 @@ async def test_prepared_effect_of_an_attempt_that_ended_is_unknown(
     assert ("effect.unknown" in kinds) is (state is EffectState.UNKNOWN)
 
 
+async def test_effects_that_become_unknown_together_are_told_by_their_keys(store: Store) -> None:
+    job = await running(store, fence=7)
+    for key in ["mail", "charge", "z"]:
+        await store.prepare_effect(job.id, 7, key, idempotent=False)
+    await stepped(store, job, Event.FAIL)
+
+    told = [e.detail["key"] for e in await store.list_events(after=0, limit=20) if e.kind == "effect.unknown"]
+
+    assert told == ["charge", "mail", "z"]
+
+
 async def test_unknown_effect_blocks_the_retry_and_is_left_as_it_is(store: Store) -> None:
     job = await unknown_effect(store)
     [before] = await store.list_effects(ACME, state=EffectState.UNKNOWN)

@@ -75,13 +75,13 @@ class WatchedBus:
     """Any bus, with everything that passes it kept."""
 
     def __init__(self, inner: Bus, seen: Seen) -> None:
-        self._inner = inner
+        self.inner = inner
         self._seen = seen
         self.before_publish: Callable[[], Any] | None = None
 
     @property
     def atomic(self) -> bool:
-        return self._inner.atomic
+        return self.inner.atomic
 
     async def publish(self, deliveries: Sequence[Delivery]) -> None:
         if self.before_publish is not None:
@@ -89,7 +89,7 @@ class WatchedBus:
         commits = await self._seen.look()
         self._seen.published += [(delivery, commits) for delivery in deliveries]
         try:
-            await self._inner.publish(deliveries)
+            await self.inner.publish(deliveries)
         except BusUnavailable as error:
             if error.applied is None:
                 self._seen.carried += deliveries
@@ -97,15 +97,18 @@ class WatchedBus:
         self._seen.carried += deliveries
 
     async def take(self, worker: str, *, limit: int) -> list[Delivery]:
-        return await self._inner.take(worker, limit=limit)
+        return await self.inner.take(worker, limit=limit)
 
     async def settle(self, deliveries: Sequence[Delivery]) -> None:
         commits = await self._seen.look()
         self._seen.settled += [(delivery, commits) for delivery in deliveries]
-        await self._inner.settle(deliveries)
+        await self.inner.settle(deliveries)
 
     def on_arrival(self, callback: Callable[[str], None]) -> None:
-        self._inner.on_arrival(callback)
+        self.inner.on_arrival(callback)
+
+    def on_return(self, callback: Callable[[], None]) -> None:
+        self.inner.on_return(callback)
 
 
 @dataclass(kw_only=True)
@@ -203,6 +206,10 @@ class Stage(Replica):
             policy=self.policy,
             runtime=self.runtime,
         )
+
+    def bus_returned(self) -> None:
+        assert isinstance(self.bus.inner, DetachedBus)
+        self.bus.inner.returned()
 
     async def submit(self, topic: str = "mail.send", tenant: Tenant = ACME, **order: Any) -> Job:
         accepted = await self.order(topic, tenant, **order)

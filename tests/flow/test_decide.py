@@ -17,10 +17,12 @@ from holdfast.core.policy import Rulebook
 from holdfast.core.schema import compile_schema
 from holdfast.core.states import Event, Risk, State
 from holdfast.core.topic import Topic, Topics
-from holdfast.errors import Invalid, TooMany
+from holdfast.errors import Invalid, KeyInFlight, TooMany
 from holdfast.flow.decide import AllowAll, LivePolicy
 from holdfast.flow.recover import recover_jobs
+from holdfast.flow.submit import Order
 from holdfast.flow.throttle import KEYS_MAX, Throttles
+from holdfast.ports import Accepted
 from holdfast.telemetry import Telemetry
 
 PENDING_S = Topic(name="").pending_timeout_s
@@ -29,6 +31,10 @@ PENDING_S = Topic(name="").pending_timeout_s
 def rulebook(*rules: dict[str, Any], default: str = "allow", version: int = 3, **more: Any) -> Rulebook:
     named = [{"name": f"r{n}", **rule} for n, rule in enumerate(rules)]
     return Rulebook(version, {"format": 1, "rules": named, "default": {"action": default}, **more})
+
+
+def under(key: str) -> Order:
+    return Order(tenant=ACME, topic="mail.send", payload=b"{}", labels={}, key=key)
 
 
 async def recover_all(stage: Stage, policy: LivePolicy) -> None:
@@ -100,6 +106,31 @@ async def test_a_repeated_request_is_answered_though_the_rate_is_used_up(runtime
         assert (await stage.order(key="k")).job.id == first.job.id
         with pytest.raises(TooMany):
             await stage.order(key="another")
+
+
+@on_virtual_time
+async def test_a_repeated_request_takes_nothing_from_the_rate(runtime: VirtualRuntime) -> None:
+    limits = {"rate": "1/m", "burst": 2}
+    async with staged(runtime, policy=rulebook({"action": "throttle", "throttle": limits})) as stage:
+        first = await stage.order(key="k")
+
+        again, another, one_too_many = await stage.submitter.submit([under(key) for key in ("k", "another", "more")])
+
+        assert again == Accepted(first.job, repeated=True)
+        assert isinstance(another, Accepted)
+        assert isinstance(one_too_many, TooMany)
+
+
+@on_virtual_time
+async def test_a_request_that_is_refused_for_something_else_takes_nothing_from_the_rate(
+    runtime: VirtualRuntime,
+) -> None:
+    limits = {"rate": "1/m", "burst": 2}
+    async with staged(runtime, policy=rulebook({"action": "throttle", "throttle": limits})) as stage:
+        first, in_flight, another = await stage.submitter.submit([under(key) for key in ("k", "k", "another")])
+
+        assert isinstance(in_flight, KeyInFlight)
+        assert all(isinstance(taken, Accepted) for taken in (first, another))
 
 
 def test_keys_of_rates_that_are_remembered_have_a_limit_whatever_they_are() -> None:

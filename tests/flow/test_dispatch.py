@@ -59,6 +59,35 @@ async def test_failed_publish_goes_back_to_scheduled_counted_once_with_backoff(r
 
 
 @on_virtual_time
+async def test_what_waits_for_a_bus_that_was_away_is_given_out_within_two_seconds_of_its_return(
+    runtime: VirtualRuntime,
+) -> None:
+    async with staged(runtime, detached=True) as stage:
+        stage.hello("w1", slots=10)
+        jobs = [await stage.submit() for _ in range(4)]
+        later = await stage.submit(delay_s=1000.0)
+        stage.publish_fault = BusFault.NOT_APPLIED
+        for _ in range(8):
+            await asyncio.sleep(PUBLISH_BACKOFF.cap_s)
+            stage.hello("w1", slots=10)
+            await stage.scheduler.tick()
+        waiting = [(await stage.job(job.id)).not_before - stage.inner.now() for job in jobs]
+        assert max(waiting) > 2.0, "else there is nothing to hasten"
+        await cancel(jobs[0].tenant, jobs[0].id, "enough", store=stage.inner)
+
+        stage.publish_fault = None
+        stage.bus_returned()
+        for _ in range(8):
+            await stage.scheduler.tick()
+            await asyncio.sleep(POLL_S)
+
+        states = [(await stage.job(job.id)).state for job in jobs]
+        assert states == [State.CANCELLED, *[State.DISPATCHED] * 3]
+        assert await stage.job(later.id) == later
+        await check_plane(stage, all_ended=False)
+
+
+@on_virtual_time
 async def test_failed_write_and_failed_rollback_are_counted_by_their_phase(runtime: VirtualRuntime) -> None:
     async with staged(runtime, detached=True) as stage:
         job = await stage.submit()

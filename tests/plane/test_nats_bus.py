@@ -198,6 +198,20 @@ async def test_bus_opens_without_its_server_and_finds_it_later(server: servers.S
         assert await take_when_there(bus, "w1") == [a_delivery()]
 
 
+async def test_return_of_the_server_is_told_when_it_can_be_used_again(server: servers.Server) -> None:
+    async with nats_bus(server.url) as bus:
+        returned = asyncio.Event()
+        bus.on_return(returned.set)
+        server.kill()
+        assert not returned.is_set()
+        server.start()
+        async with asyncio.timeout(20):
+            await returned.wait()
+
+        await bus.publish([a_delivery()])
+        assert await bus.take("w1", limit=1) == [a_delivery()]
+
+
 async def test_deliveries_outlive_a_kill_of_the_server(server: servers.Server) -> None:
     """And who waits for them is woken when it is back: what came meanwhile was announced to nobody."""
     heard: asyncio.Queue[str] = asyncio.Queue()

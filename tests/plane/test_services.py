@@ -13,7 +13,7 @@ from holdfast.core.states import State
 from holdfast.core.topic import Topic, Topics
 from holdfast.ports import Snapshot
 from holdfast.reconciler import POLL_S
-from holdfast.registry import SILENT_S
+from holdfast.registry import SILENT_S, STUCK_S
 from holdfast.snapshot import WRITE_S
 
 
@@ -100,6 +100,24 @@ async def test_roll_call_is_one_read_and_silent_workers_with_empty_hands_cost_no
             assert stage.store.calls["list_in_hand"] == reads
             assert (await stage.job(job.id)).state is State.SCHEDULED
             stage.roll_call.heard(await stage.inner.list_events(after=0, limit=10))
+
+
+@on_virtual_time
+async def test_worker_whose_backlog_waits_for_a_slot_is_not_stuck(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        stage.hello("w1", slots=1, backlog=1)
+        first = await stage.begun("w1")
+        await stage.dispatch(await stage.submit(), "w1")
+        conditions = []
+        for end in (False, True):
+            await asyncio.sleep(STUCK_S)
+            if end:
+                await stage.complete(first)
+            stage.registry.seen("w1", now=stage.store.now())
+            await stage.roll_call.tick()
+            conditions += [view.condition for view in stage.registry.views(now=stage.store.now())]
+
+    assert conditions == ["ready", "stuck"], "once it has a slot, it is to take what lies there"
 
 
 @on_virtual_time

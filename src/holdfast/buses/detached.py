@@ -31,6 +31,7 @@ class DetachedBus:
         self._queues: dict[str, dict[Delivery, float]] = {}
         """By worker: until when each delivery is somebody's; 0 before it was taken."""
         self._callbacks: list[Callable[[str], None]] = []
+        self._return_callbacks: list[Callable[[], None]] = []
 
     @property
     def atomic(self) -> bool:
@@ -64,3 +65,11 @@ class DetachedBus:
 
     def on_arrival(self, callback: Callable[[str], None]) -> None:
         self._callbacks.append(callback)
+
+    def on_return(self, callback: Callable[[], None]) -> None:
+        self._return_callbacks.append(callback)
+
+    def returned(self) -> None:
+        """It does not fail any more."""
+        for callback in self._return_callbacks:
+            callback()

@@ -58,3 +58,6 @@ class EmbeddedBus:
 
     def on_arrival(self, callback: Callable[[str], None]) -> None:
         self._store.on_arrival(callback)
+
+    def on_return(self, callback: Callable[[], None]) -> None:
+        """Never: it is away only with the store."""

@@ -110,6 +110,7 @@ class NatsBus:
         """Where to acknowledge what was taken; oldest first. Who settles what is not here (another plane took it, or
         this one was started anew) leaves it to come once more, and to be found stale."""
         self._callbacks: list[Callable[[str], None]] = []
+        self._return_callbacks: list[Callable[[], None]] = []
         self._untold: dict[str, None] = {}
         """Workers of whose deliveries the other planes have not heard."""
         self._telling: asyncio.Task[None] | None = None
@@ -136,6 +137,9 @@ class NatsBus:
 
     def on_arrival(self, callback: Callable[[str], None]) -> None:
         self._callbacks.append(callback)
+
+    def on_return(self, callback: Callable[[], None]) -> None:
+        self._return_callbacks.append(callback)
 
     # -- publish -----------------------------------------------------------------------------------
 
@@ -300,6 +304,8 @@ class NatsBus:
         await client.flush()
         # What was published while nobody listened here was announced to nobody here.
         self._arrived(list(self._workers.values()))
+        for callback in self._return_callbacks:
+            callback()
 
     def _lost(self) -> None:
         for reader in self._readers.values():

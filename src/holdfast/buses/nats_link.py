@@ -22,7 +22,7 @@ from holdfast.locks.runtime import Runtime
 logger = logging.getLogger("holdfast")
 
 PAUSE_S_FIRST = 0.1
-PAUSE_S_MAX = 5.0
+PAUSE_S_MAX = 2.0
 LOOK_S = 1.0
 """The client tells when it has lost the connection; this often we look all the same."""
 PING_S = 3

@@ -49,6 +49,9 @@ class OutboxBus:
     def on_arrival(self, callback: Callable[[str], None]) -> None:
         self._carrier.on_arrival(callback)
 
+    def on_return(self, callback: Callable[[], None]) -> None:
+        self._carrier.on_return(callback)
+
     # -- for the relay -----------------------------------------------------------------------------
 
     async def list_waiting(self, *, limit: int) -> list[Delivery]:

@@ -17,11 +17,12 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import StrEnum
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from holdfast.core.job import Job, JobId, next_fence, step
+from holdfast.core.job import Job, JobId, amend, next_fence, step
 from holdfast.core.retry import Backoff
 from holdfast.core.states import Event, State
 from holdfast.core.topic import Topics
@@ -42,6 +43,11 @@ PUBLISH_BACKOFF = Backoff(first_s=1.0, cap_s=30.0)
 
 OWED_MAX = 10_000
 """Jobs whose failures wait to be written down. Beyond it the oldest are forgotten; the metrics have them."""
+PUT_OFF_MAX = 100_000
+"""Jobs that wait for a bus which is away, as far as they are remembered. The others come round by themselves."""
+HASTENED_S = 1.0
+"""Over this long those come back, once the bus has: not all at once."""
+HASTENED_BATCH = 500
 
 
 class Dispatched(StrEnum):
@@ -114,6 +120,8 @@ class Dispatcher:
         self._runtime = runtime
         self._owed: dict[JobId, dict[str, int]] = {}
         """Retries by phase that could not be written when they happened. The next write takes them along."""
+        self._put_off: dict[JobId, int] = {}
+        """Jobs that were rolled back here, with their versions after it."""
 
     async def dispatch(self, placed: Sequence[Placed]) -> list[Dispatched]:
         """Send one attempt of each SCHEDULED job to its worker. Safe to repeat: redelivery finds it gone."""
@@ -134,6 +142,29 @@ class Dispatcher:
         for n, outcome in zip((*free, *gated), (*written, *passed), strict=True):
             outcomes[n] = outcome
         return outcomes
+
+    async def hasten(self) -> bool:
+        """The bus is back: what was put off because it was away waits no longer than a moment.
+
+        A batch of them; True if there are more. Those that are forgotten on the way come round by themselves.
+        """
+        versions = dict(islice(self._put_off.items(), HASTENED_BATCH))
+        for job_id in versions:
+            del self._put_off[job_id]
+        now = self._store.now()
+        found = await self._store.find_jobs(list(versions))
+        put_off = [job for job in found if job is not None and job.version == versions[job.id]]
+        changes = [
+            Change(
+                before=job,
+                after=amend(job, not_before=now + self._runtime.jitter(HASTENED_S)),
+                kind="dispatch.hastened",
+            )
+            for job in put_off
+            if job.not_before > now + HASTENED_S
+        ]
+        await apply_changes(changes, store=self._store)
+        return bool(self._put_off)
 
     def give(self, job: Job, worker: str) -> Sending | None:
         """How a job that is about to be stored is dispatched, started and handed to a claim that waits, all in the
@@ -182,6 +213,7 @@ class Dispatcher:
 
     def _dispatching(self, job: Job, worker: str, fence: int) -> Change:
         owed = self._owed.get(job.id)
+        self._put_off.pop(job.id, None)
         sent = step(
             job,
             Event.DISPATCH,
@@ -296,6 +328,8 @@ class Dispatcher:
             return
         if written:
             self._telemetry.rolled_back(sent)
+            if len(self._put_off) < PUT_OFF_MAX:
+                self._put_off[back.id] = back.version
 
     def _tell(self, change: Change) -> None:
         ready_at = max(change.before.since, change.before.not_before)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.decision import Decision
 from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.record import Kind, Record
 from holdfast.core.share import Quotas
@@ -21,7 +23,7 @@ from holdfast.flow.decide import Policy, rule_on
 from holdfast.flow.gate import Asked, ask_approval
 from holdfast.flow.give import Giver
 from holdfast.flow.session import SessionPolicy, submit_in_session
-from holdfast.flow.throttle import Throttles
+from holdfast.flow.throttle import Throttles, is_rated
 from holdfast.locks.runtime import Runtime
 from holdfast.ports import Accepted, RecordChange, Store, Submission, Transaction
 from holdfast.ports import KeyReused as Reused
@@ -73,6 +75,13 @@ class Order:
         return hashed.hexdigest()
 
 
+class Ruled(NamedTuple):
+    """A job, and the policy's word on it."""
+
+    job: Job
+    decision: Decision
+
+
 class Submitter:
     """Submits for all callers of one process, so that it knows which keys are in flight."""
 
@@ -102,9 +111,9 @@ class Submitter:
         answers: list[Accepted | HoldfastError | None] = [None] * len(orders)
         submissions: dict[int, Submission] = {}
         try:
-            for n, order in enumerate(orders):
+            for n, ruled in (await self._rule_on_all(orders, answers)).items():
                 try:
-                    submissions[n] = self._admit(order)
+                    submissions[n] = self._admit(orders[n], ruled)
                 except HoldfastError as error:
                     answers[n] = error
             stored = await self._store_all([(orders[n], submission) for n, submission in submissions.items()])
@@ -122,6 +131,25 @@ class Submitter:
         for n, repeated in (await self._find_repeated({n: orders[n] for n in sorted(too_many)})).items():
             answers[n] = repeated
         return [answer for answer in answers if answer is not None]
+
+    async def _rule_on_all(
+        self, orders: Sequence[Order], answers: list[Accepted | HoldfastError | None]
+    ) -> dict[int, Ruled]:
+        """What the policy says of those that are not answered by it, nor were before."""
+        ruled: dict[int, Ruled] = {}
+        for n, order in enumerate(orders):
+            try:
+                ruled[n] = self._rule_on(order)
+            except HoldfastError as error:
+                answers[n] = error
+        # A repetition takes nothing from the rate that others keep to, so it is looked for before that is asked.
+        counted = {
+            n: orders[n] for n, (_, decision) in ruled.items() if is_rated(decision) and orders[n].key is not None
+        }
+        for n, repeated in (await self._find_repeated(counted)).items():
+            answers[n] = repeated
+            del ruled[n]
+        return ruled
 
     async def find_repeated(self, order: Order) -> Accepted | None:
         """What this order was answered with, if it was taken before under its key."""
@@ -175,17 +203,23 @@ class Submitter:
         """The order as a job to store, decided. Raises `Invalid` for a topic that is not declared or a payload
         that its schema does not take, `TooMany` where the policy throttles. A job of a run is not refused for
         that, but waits: nobody is there to come again, and together a step's jobs may be more than are ever taken."""
+        return self._throttle(order, self._rule_on(order))
+
+    def _rule_on(self, order: Order) -> Ruled:
         topic = self._topics.find(order.topic)
         if topic is None:
             raise Invalid(f"no topic {order.topic!r} is declared; declare it in the configuration")
         now = self._store.now()
         new = new_job(order, topic, job_id=order.job_id or self._new_id(), now=now)
-        job, decision = rule_on(new, self._policy, now=now)
+        return Ruled(*rule_on(new, self._policy, now=now))
+
+    def _throttle(self, order: Order, ruled: Ruled) -> Submission:
+        job, decision = ruled
         if order.run:
-            job = replace(job, not_before=job.not_before + self._throttles.reserve(decision, now=now))
+            job = replace(job, not_before=job.not_before + self._throttles.reserve(decision, now=job.created_at))
         else:
-            self._throttles.admit(decision, now=now)
-        asked = ask_approval(job, now=now) if job.state is State.APPROVAL_REQUIRED else Asked(job)
+            self._throttles.admit(decision, now=job.created_at)
+        asked = ask_approval(job, now=job.created_at) if job.state is State.APPROVAL_REQUIRED else Asked(job)
         # Only ever compared under a key.
         digest = order.digest() if order.key is not None else ""
         return Submission(job=asked.job, key=order.key, digest=digest, records=asked.records, notes=asked.notes)
@@ -200,12 +234,12 @@ class Submitter:
         self.admission.admitted(submission.job)
         return submission
 
-    def _admit(self, order: Order) -> Submission:
-        submission = self.prepare(order)
-        self.admission.check(submission.job)
+    def _admit(self, order: Order, ruled: Ruled) -> Submission:
+        self.admission.check(ruled.job)
+        if order.key is not None and (order.tenant, order.key) in self._in_flight:
+            raise KeyInFlight("the first request with this key is still being stored; repeat this one")
+        submission = self._throttle(order, ruled)  # last: whoever is refused for something else is not counted
         if order.key is not None:
-            if (order.tenant, order.key) in self._in_flight:
-                raise KeyInFlight("the first request with this key is still being stored; repeat this one")
             self._in_flight.add((order.tenant, order.key))
         self.admission.admitted(submission.job)
         return submission

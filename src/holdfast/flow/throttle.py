@@ -12,6 +12,10 @@ from holdfast.errors import TooMany
 KEYS_MAX = 10_000
 
 
+def is_rated(decision: Decision) -> bool:
+    return decision.throttle is not None and decision.throttle.rate is not None
+
+
 class Throttles:
     def __init__(self) -> None:
         self._due: dict[str, float] = {}

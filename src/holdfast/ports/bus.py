@@ -28,3 +28,6 @@ class Bus(Protocol):
 
     def on_arrival(self, callback: Callable[[str], None]) -> None:
         """Call `callback(worker)` when there may be something to take. A hint."""
+
+    def on_return(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` when the bus can be reached again that could not be. A hint."""

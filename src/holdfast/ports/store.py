@@ -90,9 +90,9 @@ class Store(Protocol):
         and nothing of that change happened, if the job has moved on. Independent of each other.
 
         The event, the delivery and the dead letter of a change are written in its transaction.
-        A change to a terminal state ends the job's prepared effects as unknown; of a job that belongs
-        to a run it leaves a `Kind.RESULT` record. A change to DISPATCHED is refused (False) while another
-        job of the same tenant's `session` is DISPATCHED or RUNNING. A change that parks
+        A change to a terminal state ends the job's prepared effects as unknown, told of in the order of their
+        keys; of a job that belongs to a run it leaves a `Kind.RESULT` record. A change to DISPATCHED is refused
+        (False) while another job of the same tenant's `session` is DISPATCHED or RUNNING. A change that parks
         a job (`PARKED_UNTIL`) leaves it dispatchable if none of its effects awaits a person any more.
         """
 

@@ -93,7 +93,7 @@ class Ledger(ABC):
         self.tell(after, change.kind, change.detail)
         if before.state is State.RUNNING and after.state is not State.RUNNING:
             # The attempt is over, however it ended: what it had begun to do, nobody knows.
-            for key, fence in self.leave_effects_unknown(after.origin):
+            for key, fence in sorted(self.leave_effects_unknown(after.origin)):
                 self.tell(after, "effect.unknown", {"key": key, "prepared_fence": fence})
         if change.send is not None:
             self.send(change.send)
