@@ -27,7 +27,6 @@ ELSEWHERE = {
     "holdfast_lock_fence_refused_total": "tests/locks/test_observers.py",  # no guard of a caller's resource is the plane's
     "holdfast_loop_lag_seconds": "tests/locks/test_observers.py",  # a loop that is stuck for real
     "holdfast_build_info": "tests/test_metrics.py",  # below: it never moves
-    "holdfast_frozen": "tests/flow/test_freeze.py",
     "holdfast_webhook_tries_total": "tests/test_metrics.py",  # below: a receiver is not on virtual time
 }
 """Metrics that a plane serves and that move elsewhere: most of them only in an application of the library."""

@@ -151,11 +151,12 @@ class Registry:
             member.in_hand, member.just_taken = held, set()
             self._worker_of.update(dict.fromkeys(held, worker))
 
-    def lies_there(self, worker: str, *, for_s: float) -> None:
-        """For how long something has been waiting for the worker to take it; 0: nothing does."""
+    def lies_there(self, worker: str, *, for_s: float, running: int) -> None:
+        """For how long something has been waiting for the worker to take it; 0: nothing does. What waits for one of its
+        slots is no news: it asked for a backlog."""
         member = self._members.get(worker)
         if member is not None:
-            member.stuck = for_s >= STUCK_S
+            member.stuck = for_s >= STUCK_S and running < member.hello.slots
 
     def lost(self, job_id: str, *, now: float) -> None:
         """The lease of this job ran out: see `doubt`."""

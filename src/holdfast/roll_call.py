@@ -34,8 +34,8 @@ class RollCall(Listener):
         now = self._store.now()
         for worker, jobs in held.items():
             self._registry.holds(worker, [job.id for job in jobs])
-            lying = (now - job.since for job in jobs if job.state is State.DISPATCHED)
-            self._registry.lies_there(worker, for_s=max(lying, default=0.0))
+            lying = [now - job.since for job in jobs if job.state is State.DISPATCHED]
+            self._registry.lies_there(worker, for_s=max(lying, default=0.0), running=len(jobs) - len(lying))
 
     def heard(self, events: Sequence[JobEvent]) -> None:
         for event in events:

@@ -106,10 +106,13 @@ async def test_no_engine_tells_the_run_what_has_ended(runtime: VirtualRuntime) -
     async with runs_staged(runtime) as staged_runs:
         run = await staged_runs.start(chain("two", 2))
         await staged_runs.do(run.id, "s1")
+        soon = await cause_of_run(staged_runs, run)
         await asyncio.sleep(60)
 
         found = await cause_of_run(staged_runs, run)
 
+    assert (soon.weight, soon.evidence["because"]) == (Weight.WAITING, "succeeded")
+    assert soon.summary.startswith("what step s1 waited for has ended")
     assert (found.reason, found.weight) == (Reason.RUN_UNATTENDED, Weight.BLOCKED)
 
 

@@ -71,6 +71,11 @@ async def tightened(plane: Stand) -> None:
     await plane.hello()
 
 
+@moves('holdfast_frozen{scope="topic"}')
+async def froze(plane: Stand) -> None:
+    await plane.post("/v1/freezes", {"scope": "topic=pay", "reason": "a test"})
+
+
 @moves('holdfast_schedule_ticks_total{outcome="fired"}')
 async def scheduled(plane: Stand) -> None:
     await plane.post("/v1/schedules", {"name": "often", "every_s": 5, "job": {"topic": "t"}})

@@ -45,8 +45,10 @@ def _step(facts: RunFacts, known: StepFacts) -> Finding:
     weight = Weight.WORKING if step.state is StepState.RUNNING and cause is None else Weight.WAITING
     if cause is not None:
         summary += f", {cause.summary}"
-        weight = Weight.WAITING if cause.weight is Weight.ENDED else cause.weight
-        until = cause.until
+        weight, until = cause.weight, cause.until
+        if cause.weight is Weight.ENDED:
+            weight = Weight.WAITING
+            summary = f"what step {step.name} waited for has ended, and the run is about to be told: {cause.summary}"
     return finding(
         Reason.WAITS_FOR_STEP,
         summary,
