@@ -26,8 +26,8 @@ run-locks: $(READY)  ## Watch a paused worker lose its lock, and its late write 
 	@$(PY) examples/paused_worker/story.py
 
 .PHONY: test
-test: lint  ## Run every check and every test, against real servers from wheels
-	@# Every worker has servers of its own, so any test may run anywhere: work stealing keeps all
+test: $(READY)  ## Run every check and every test, against real servers from wheels
+	@# `make lint` is one of the tests. Every worker has servers of its own, so any test may run anywhere: work stealing keeps all
 	@# cores busy to the end, where whole files per worker would wait for the longest one. Four
 	@# workers on two cores: many tests wait for a lease of a real process to run out.
 	@tools/promtool >/dev/null || echo "promtool is not to be had here: the alerts are checked only in part"

@@ -12,6 +12,10 @@ from harness import BACKENDS, Backend, make_backend
 from holdfast.locks.port import LockStore
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.fixture(scope="session")
 def running() -> Iterator[dict[str, servers.Server | None]]:
     """The servers of this run, started when first asked for."""
