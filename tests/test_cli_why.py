@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -48,6 +49,7 @@ def test_why_of_a_worker_and_of_a_lock(plane: Plane) -> None:
 
     assert plane.json("why", "worker", "wy")["findings"][0]["code"] == "worker-fit"
     assert plane.json("why", "job", taken["job_id"])["findings"][0]["code"] == "running"
+    assert re.search(r"renewed_at=[\d.]+ s ago", plane.shell("why", "job", taken["job_id"]).stdout)
     assert plane.json("why", "lock", "reconciler:default")["findings"][0]["code"] == "window-held"
     assert plane.json("why", "lock", "approval:x")["findings"][0]["code"] == "lock-free"
 

@@ -34,6 +34,8 @@ def test_every_command_of_the_page_works_in_its_order(plane: Plane) -> None:
     # The cell that was set for 30 minutes is still there: `diff` says so.
     assert [line for line, done in said.items() if done.exit_code] == ["holdfast policy matrix diff"]
     assert "payment.*" in said["holdfast freeze list"].stdout
+    assert "action=continue" in next(done.stdout for line, done in said.items() if "matrix set" in line)
+    assert "frozen no more" in next(done.stderr for line, done in said.items() if "unfreeze" in line)
     assert "workflow.run  action" in said["holdfast policy matrix diff"].stdout
     exported = next(done.stdout for line, done in said.items() if "incident export" in line)
     assert exported.startswith("# Incident 1: payments twice\n")

@@ -35,6 +35,9 @@ async def test_an_incident_keeps_together_what_was_seen_said_and_done(served: Se
     assert (started.number, started.strict, started.before["jobs"]) == (1, True, {"SCHEDULED": 1})
     assert stopped.end["jobs"] == {}
     assert [cell.cell for cell in (await served.client.matrix()).cells] == ["namespace=approval"], "others' cells stay"
+    assert [
+        one.text for one in told.timeline if one.kind == "saw" and one.text.startswith(("freeze.", "incident."))
+    ] == []
     assert [(one.kind, one.by, one.text) for one in told.timeline if one.kind != "saw"] == [
         ("did", "ana", "incident.started incident: double | payments"),
         ("note", "ben", "the bank's log has two charges"),

@@ -9,7 +9,7 @@ import pytest
 
 from models.tlc import Verdict, check
 
-GRANTS = {"Grants": "6"}
+GRANTS = {"Grants": "5"}
 SHORT = {"Grants": "3"}
 LOCK_INVARIANTS = ("FencesGrow", "AcceptedGrow", "NoUpdateLost", "OneHolder", "HolderServed")
 
@@ -39,7 +39,7 @@ class Model(NamedTuple):
 
 
 HOLDING = {
-    "lock": Model("Lock", GRANTS, LOCK_INVARIANTS, states_min=100_000),
+    "lock": Model("Lock", GRANTS, LOCK_INVARIANTS, states_min=20_000),
     "dispatch": Model("Dispatch", OUTAGE, DISPATCH_INVARIANTS, states_min=80_000),
     "dispatch ends": Model("Dispatch", LONG_OUTAGE, property_="EveryJobEnds", states_min=15_000),
     "fence, skew 2 of 3": Model("HybridFence", FAILOVER, ("FencesGrow",), states_min=40_000),

@@ -221,6 +221,7 @@ def test_runbook_shows_the_evidence_beside_the_text(planes: Planes) -> None:
 
     assert shown.exit_code == 0, shown.output
     assert f"$ holdfast why worker {found['WORKER']}" in shown.stdout
+    assert "`worker-full`\n    it is at work\n    nothing; more workers if it lasts\n" in shown.stdout
     answered = [line for line in shown.stdout.splitlines() if line.startswith("    ")]
     assert any(line.startswith("    holdfast_workers{") for line in answered)
     assert any(f"worker {found['WORKER']}" in line for line in answered), answered

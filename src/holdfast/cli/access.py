@@ -64,7 +64,8 @@ class Access:
         # A store makes its file when it opens it: a mistyped name must not be answered with "nothing is held".
         if parts.scheme == "sqlite" and parts.path and not Path(unquote(parts.path).removeprefix("/")).exists():
             raise Away(
-                f"sqlite://{parts.path}: no such file. Name the store your program uses with --store or HOLDFAST_STORE"
+                f"sqlite://{parts.path}: no such file. Name the store your program uses with --store or HOLDFAST_STORE; "
+                "a plane is asked for its locks with `holdfast lock classes` and `holdfast why lock KEY`"
             )
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from holdfast.api.freezes import FreezeView
 
 _FREEZE = [text("scope"), moment("since"), moment("until"), text("by"), text("reason")]
-_SEE = "`holdfast freeze list` shows what is frozen"
 
 
 @click.group(invoke_without_command=True)
@@ -51,7 +50,8 @@ def list_freezes(connection: Connection, *, watch: bool) -> None:
 @with_plane
 def unfreeze(connection: Connection, *, scope: str, reason: str, by: str) -> None:
     """End a freeze: what has waited is dispatched."""
-    _show(connection, connection.ask(lambda client: client.unfreeze(scope, reason=reason, by=by), hint=_SEE))
+    _show(connection, connection.ask(lambda client: client.unfreeze(scope, reason=reason, by=by)))
+    click.echo("it is frozen no more: what has waited is dispatched", err=True)
 
 
 def _show(connection: Connection, found: FreezeView) -> None:

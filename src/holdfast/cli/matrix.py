@@ -19,7 +19,11 @@ _FIELDS = ("failures", "action", "reacquire_s", "fallback")
 _CELLS: Column = ("set by", lambda row: ", ".join(row["cells"]) or "-")
 _ROW = [text("namespace"), text("risk"), text("failures"), text("action"), text("release"), text("reacquire_s"),
         text("fallback"), _CELLS]  # fmt: skip
-_CELL = [text("cell"), json_value("rules"), moment("since"), moment("until"), text("by"), text("reason")]
+_RULES: Column = (
+    "rules",
+    lambda row: " ".join(f"{name}={rule}" for name, rule in row["rules"].items() if rule is not None),
+)
+_CELL = [text("cell"), _RULES, moment("since"), moment("until"), text("by"), text("reason")]
 _EPISODE = [text("namespace"), text("failures"), text("count"), text("was"), text("would")]
 _LINE = [moment("at"), text("action"), text("subject"), text("by"), text("reason"), json_value("detail")]
 _SEE = "`holdfast policy matrix get` shows the cells that are set"
@@ -93,6 +97,7 @@ def reset_matrix(connection: Connection, *, risk: str | None, namespace: str | N
     """Take a cell back before its time."""
     cell = _cell(risk, namespace)
     _show(connection, connection.ask(lambda client: client.reset_matrix(cell, reason=reason, by=by), hint=_SEE))
+    click.echo("this cell is set no more", err=True)
 
 
 @matrix.command()

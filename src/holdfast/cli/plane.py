@@ -150,8 +150,9 @@ def _tell_what_to_try(url: str, agents: dict[str, int]) -> None:
     click.echo(
         f"""
 Two workers, {first} and {second}, are working on a stream of jobs. Try, in another shell:
+  holdfast top                            how it all stands, live
   holdfast job watch                      everything that happens
-  holdfast job list --state running       and `holdfast job get ID`, `holdfast job events ID`
+  holdfast job list --state running       and `holdfast job get ID`, `holdfast why job ID`
   holdfast job submit report.write --payload '{{"seconds": 3}}' --wait
   holdfast dead-letter list               jobs that were given up; `holdfast dead-letter replay NUMBER`
   holdfast effect list                    a refund whose worker crashed: paid or not? Nobody repeats it, until

@@ -65,9 +65,17 @@ def _walk(book: Runbook, connection: Connection, values: dict[str, str]) -> None
         for line in filled(book.sections[section], values).splitlines():
             if line.startswith("```"):
                 continue
-            click.echo(line)
+            click.echo(_case(line) if line.startswith("|") else line)
             if section is Section.EVIDENCE and line.startswith("$ "):
                 _show(line[2:], connection)
+
+
+def _case(row: str) -> str:
+    """A row of a table, one cell under the other: a terminal is too narrow for sentences side by side."""
+    first, *others = (cell.strip() for cell in row.strip("|").split("|"))
+    if not first.strip("-"):
+        return ""
+    return "\n".join([first, *(f"    {cell}" for cell in others)])
 
 
 def _show(line: str, connection: Connection) -> None:

@@ -98,13 +98,15 @@ def _tell(place: int, finding: FindingView, *, at: float) -> None:
     if finding.who:
         click.echo(f"   who       {printable(finding.who)}")
     if finding.evidence:
-        told = ", ".join(f"{name}={_brief(value)}" for name, value in finding.evidence.items())
+        told = ", ".join(f"{name}={_brief(name, value, at)}" for name, value in finding.evidence.items())
         click.echo(f"   evidence  {printable(told)}")
     for command in finding.next:
         click.echo(f"   next      {printable(command)}")
 
 
-def _brief(value: Any) -> str:  # noqa: ANN401  (whatever JSON has)
+def _brief(name: str, value: Any, at: float) -> str:  # noqa: ANN401  (whatever JSON has)
     import json  # noqa: PLC0415
 
+    if isinstance(value, float) and name.endswith(("_at", "_heard")):  # seconds since the epoch tell people nothing
+        return f"{age(at - value)} ago" if value <= at else f"in {age(value - at)}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

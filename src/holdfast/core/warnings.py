@@ -37,7 +37,7 @@ class Signs:
 
 def warnings(signs: Signs) -> list[Warned]:
     found = [
-        Warned("loop-late", f"loop {name} has not ticked for {late:.0f} s", "holdfast doctor")
+        Warned("loop-late", f"loop {name} has not ticked for {late:.0f} s", "holdfast runbook loop-stalled")
         for name, late in sorted(signs.loops_idle.items())
     ]
     stuck, silent = signs.conditions.get("stuck", 0), signs.conditions.get("silent", 0)

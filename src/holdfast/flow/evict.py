@@ -16,8 +16,8 @@ async def evict(key: str, *, fence: int, reason: str, locks: Locks, store: Store
     """
     try:
         lock_class, item = locks.named(key)
-    except UndeclaredClass as error:
-        raise NotFound(f"no lock class of this plane declares {key!r}: {error}") from None
+    except UndeclaredClass:
+        raise NotFound(f"no lock class of this plane declares {key!r}") from None
     holder = await locks.inspect(lock_class.name, item)
     if holder is None:
         raise NotFound(f"{key!r} is not held")

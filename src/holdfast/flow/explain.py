@@ -100,8 +100,8 @@ class Explainer:
         """Raises `NotFound` for a key that no class declares: such a lock is nobody's business here."""
         try:
             lock_class, item = self._locks.named(key)
-        except UndeclaredClass as error:
-            raise NotFound(f"no lock class of this plane declares {key!r}: {error}") from None
+        except UndeclaredClass:
+            raise NotFound(f"no lock class of this plane declares {key!r}") from None
         holder = await self._locks.inspect(lock_class.name, item)
         facts = LockFacts(
             key=key,

@@ -128,8 +128,10 @@ async def tell(incident: Incident, tenant: Tenant, *, store: Store) -> Story:
     """Notes, what people changed, and what the plane saw, in order: of the plane, and of this tenant."""
     until = store.now() if incident.stopped_at is None else incident.stopped_at + LAST_WORDS_S
     told = [Happening(note.at, "note", note.by, note.text) for note in incident.remarks]
+    lines: list[Line] = []
     for chain in dict.fromkeys((PLANE, tenant)):
-        told += [_did(line) for line in await _lines_since(chain, incident.started_at, until, store=store)]
+        lines += await _lines_since(chain, incident.started_at, until, store=store)
+    told += [_did(line) for line in lines]
     events: list[JobEvent] = []
     after = incident.after
     while len(events) < EVENTS_MAX and (page := await store.list_events(after=after, limit=1000)):
@@ -137,7 +139,9 @@ async def tell(incident: Incident, tenant: Tenant, *, store: Store) -> Story:
         after = page[-1].number
         if page[-1].at > until:
             break
-    notable = [event for event in events if event.kind.startswith(NOTABLE)]
+    # Of what people did, the line in the audit tells more than its event, which was written with it.
+    did = {(line.action, int(line.at) + second) for line in lines for second in (-1, 0, 1)}
+    notable = [event for event in events if event.kind.startswith(NOTABLE) and (event.kind, int(event.at)) not in did]
     told += [_saw(event) for event in notable[:SHOWN_MAX]]
     is_cut = len(notable) > SHOWN_MAX or len(events) >= EVENTS_MAX
     return Story(sorted(told), dict(Counter(event.kind for event in events)), is_cut)
