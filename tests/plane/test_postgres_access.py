@@ -1,31 +1,28 @@
 """Postgres with TLS and a password: both are asked for, neither is done without, and no password is ever shown.
 
-The server that the tests bring along is built without TLS, so a door in front of it speaks it: it opens to
-nobody who does not ask for TLS first, as a server with `hostssl` does.
+The server that the tests bring along is built without TLS, so a door in front of it speaks it (`tls_door`): it opens
+to nobody who does not ask for TLS first, as a server with `hostssl` does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
-import ssl
-import struct
-import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psycopg
 import pytest
 import servers
+from tls_door import POSTGRES_ASKS, certified, tls_door
 
 from holdfast.errors import Invalid, StoreUnavailable
+from holdfast.locks import LockClass, Locks, StoreRefused, SyncLocks
 from plane.jobs import submitted
 from plane.postgres_schemas import opened
 
 SECRET = "s3cret-w0rd"
-SSL_REQUEST = struct.pack(">II", 8, 80877103)
+LOCK = LockClass("payout", ttl=10)
 HBA = "host all ann 127.0.0.1/32 scram-sha-256\nhost all test 127.0.0.1/32 trust\n"
 
 
@@ -42,39 +39,11 @@ def server() -> Iterator[servers.Server]:
     server.remove()
 
 
-def certified(folder: Path, name: str) -> Path:
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl to make a certificate")
-    made = folder / f"{name}.pem"
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test -addext subjectAltName=IP:127.0.0.1"
-    subprocess.run([*command.split(), "-keyout", folder / f"{name}.key", "-out", made], check=True, capture_output=True)
-    return made
-
-
 @pytest.fixture
 async def door(server: servers.Server, tmp_path: Path) -> AsyncIterator[int]:
     """The port at which the server is reached over TLS."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certified(tmp_path, "right"), tmp_path / "right.key")
-
-    async def let_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            if await reader.readexactly(8) == SSL_REQUEST:
-                writer.write(b"S")
-                await writer.start_tls(context)
-                inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", server.port)
-                await asyncio.gather(pass_on(reader, inner_writer), pass_on(inner_reader, writer))
-        writer.close()
-
-    opened_door = await asyncio.start_server(let_in, "127.0.0.1", 0)
-    yield opened_door.sockets[0].getsockname()[1]
-    opened_door.close()
-
-
-async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while some := await reader.read(1 << 16):
-        writer.write(some)
-    writer.close()
+    async with tls_door(server.port, certified(tmp_path, "right"), asks=POSTGRES_ASKS) as port:
+        yield port
 
 
 def url_of(port: int, password: str, mode: str, ca: Path) -> str:
@@ -105,3 +74,28 @@ async def test_what_does_not_fit_is_refused_and_told_without_the_password(
         async with opened(url_of(door, password, mode, tmp_path / f"{ca}.pem")):
             raise AssertionError("it must not open")
     assert password not in f"{refused.value!r} {refused.value} {caplog.text}"
+
+
+async def test_locks_speak_tls_with_an_authority_of_ones_own_in_a_loop_and_in_threads(
+    door: int, tmp_path: Path
+) -> None:
+    url = url_of(door, SECRET, "verify-full", tmp_path / "right.pem")
+    async with Locks(url) as locks, locks.hold(LOCK, "k") as lease:
+        assert lease.fence > 0
+    await asyncio.to_thread(hold_in_a_thread, url)
+
+
+async def test_locks_name_the_authority_that_is_missing_and_no_password(door: int, tmp_path: Path) -> None:
+    url = url_of(door, SECRET, "verify-full", certified(tmp_path, "other"))
+    with pytest.raises(StoreRefused, match="sslrootcert=FILE") as refused:
+        async with Locks(url) as locks:
+            await locks.acquire(LOCK, "k")
+    with pytest.raises(StoreRefused, match="sslrootcert=FILE") as refused_too:
+        await asyncio.to_thread(hold_in_a_thread, url)
+
+    assert SECRET not in f"{refused.value!r} {refused_too.value!r}"
+
+
+def hold_in_a_thread(url: str) -> None:
+    with SyncLocks(url) as locks, locks.hold(LOCK, "k") as lease:
+        assert lease.fence > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
@@ -31,8 +32,9 @@ def settings(timeout_s: float) -> dict[str, str]:
     return {
         "application_name": "holdfast",
         "statement_timeout": limit,
-        # A process that was stopped in the middle of a transaction must not hold up the others for long.
-        "idle_in_transaction_session_timeout": limit,
+        # Of a process that was stopped in the middle of a transaction. Half of what callers wait, so that those who
+        # came after it are still served.
+        "idle_in_transaction_session_timeout": str(round(timeout_s * 500)),
         "default_transaction_isolation": "read committed",
         # Statistics may be hours old, when the table was empty: no plan may read all of it because of that.
         "enable_seqscan": "off",
@@ -51,7 +53,7 @@ def translated(failure: Exception, subject: str, *, applied: bool | None) -> Hol
     """The failure in the words of the port. `applied` is what is known if the answer got lost."""
     if isinstance(failure, HoldfastError):
         return failure
-    if isinstance(failure, _UNSTORABLE):
+    if isinstance(failure, _UNSTORABLE) and not isinstance(failure, ssl.SSLError):
         # Not its text: the driver's quotes the value.
         return Invalid(f"this cannot be stored: {type(failure).__name__}")
     known = explained(failure, subject, applied=applied)

@@ -19,7 +19,17 @@ from holdfast.locks.errors import LockError, StoreRefused, Unavailable
 from holdfast.locks.stores.redis_cluster import owners_of
 from holdfast.locks.stores.redis_connection import Connection, Run
 from holdfast.locks.stores.redis_sentinel import find_primary
-from holdfast.locks.stores.redis_wire import Address, Caller, Push, Reply, ReplyError, Target, greeting_refusal, refusal
+from holdfast.locks.stores.redis_wire import (
+    Address,
+    Caller,
+    Push,
+    Reply,
+    ReplyError,
+    Target,
+    greeting_refusal,
+    refusal,
+    unreachable,
+)
 from holdfast.stores.redis_commands import Word
 
 ELSEWHERE = ("MOVED", "READONLY", "CLUSTERDOWN", "MASTERDOWN")
@@ -170,7 +180,7 @@ class PlaneLink:
         except StoreRefused:
             raise
         except (OSError, LockError) as failed:
-            raise self._away(f"cannot connect: {failed}") from None
+            raise unreachable(self.subject, failed) from None
         if self._prepare is not None:
             try:
                 await self._prepare(Line(connection, self.subject))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 
-LOOKS_MAX = 5
-QUICK_S = 0.05
-"""An answer that took no longer tells the time as well as it is needed."""
+LOOKS_MAX = 8
+QUICK_S = 0.2
+"""An answer that took no longer tells the time well enough: a worker leaves a tenth of its lease."""
 SLEW_MAX = 0.001
 """How much faster or slower than this host's clock time may go, to follow the server's."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.resources import files
@@ -96,6 +97,9 @@ def explained(failure: Exception, subject: str, *, applied: bool | None) -> Exce
     """The failure in the words of the port. `applied` is what is known if the answer got lost."""
     if isinstance(failure, LockError):
         return failure
+    if isinstance(failure, ssl.SSLCertVerificationError):
+        step = "Name its authority in the URL with sslrootcert=FILE"
+        return StoreRefused(subject, "its certificate is not trusted", next_step=step)
     if isinstance(failure, ValueError | asyncpg.DataError):  # a key or a URL that cannot be
         return ValueError(str(failure))
     if isinstance(failure, _NOT_NOW):

@@ -36,6 +36,7 @@ from holdfast.locks.stores.redis_wire import (
     release_item,
     script_run,
     standings,
+    unreachable,
 )
 
 BACKOFF_S = 0.1
@@ -216,8 +217,8 @@ class RedisBlockingStore:
             text = str(reply)
             self._fail(place, lambda: greeting_refusal(caller.subject, text, password))
         except (OSError, ValueError) as failed:
-            detail = f"cannot connect: {failed}"
-            self._fail(place, lambda: Unavailable(caller.subject, detail, applied=False))
+            why = failed.with_traceback(None)
+            self._fail(place, lambda: unreachable(caller.subject, why))
         with self._guard:
             self._down.pop(place, None)
             self._every.add(connection)

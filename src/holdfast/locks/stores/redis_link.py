@@ -19,6 +19,7 @@ from holdfast.locks.stores.redis_wire import (
     greeting_refusal,
     in_parts,
     refusal,
+    unreachable,
 )
 
 BACKOFF_S_MIN = 0.05
@@ -143,7 +144,7 @@ class WireLink:
         except TimeoutError:
             why = self._unavailable(f"no connection within {self._caller.timeout_s} s")
         except (OSError, LockError) as failed:
-            why = self._unavailable(f"cannot connect: {failed}")
+            why = partial(unreachable, self._caller.subject, failed.with_traceback(None))
         finally:
             # Nothing is awaited from here on: whoever comes next finds a connection or a reason.
             self._connecting = None

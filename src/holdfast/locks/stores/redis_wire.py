@@ -314,5 +314,13 @@ def greeting_refusal(subject: str, text: str, password: str) -> LockError:
     return StoreRefused(subject, _brief(text), next_step="Check database number, user and password in the URL")
 
 
+def unreachable(subject: str, failed: Exception) -> LockError:
+    """What it means that no connection came about."""
+    if isinstance(failed, ssl.SSLCertVerificationError):
+        step = "Name its authority in the URL with ssl_ca_certs=FILE"
+        return StoreRefused(subject, "its certificate is not trusted", next_step=step)
+    return Unavailable(subject, f"cannot connect: {failed}", applied=False)
+
+
 def _brief(text: str) -> str:
     return text if len(text) <= 200 else text[:200] + "…"
