@@ -38,6 +38,10 @@ def test_what_needs_somebody_comes_before_what_will_pass() -> None:
         "lock-contended",
     ]
     assert found[4].then == "holdfast why job j1"
+    assert (found[1].summary, found[5].summary) == (
+        "1 worker heartbeats and takes no work",
+        "2 workers are not heard of",
+    )
 
 
 def summary(at: float, submitted: int, *, warned: bool = False) -> Summary:

@@ -18,7 +18,7 @@ from holdfast.ops.drills.report import to_json
 BROKEN = Path(__file__).parent / "broken"
 TESTS = Path(__file__).parent.parent
 
-CHEAP = ("stale-release", "pause-worker")
+CHEAP = ("stale-release", "pause-worker", "lease-storm")
 BREAKING = [
     ("stale-release", "release blindly", "P3"),
     ("pause-worker", "no fence check at the resource", "P1"),

@@ -13,7 +13,7 @@ from flow.stage import ACME, staged
 from holdfast.core.approval import ApprovalState, Choice
 from holdfast.core.decision import Decision
 from holdfast.core.job import Job, Tenant
-from holdfast.core.states import State
+from holdfast.core.states import Event, State
 from holdfast.core.why import Reason, Weight
 from holdfast.errors import NotFound
 from holdfast.flow.cancel import cancel
@@ -279,6 +279,25 @@ async def test_policy_cannot_be_used(runtime: VirtualRuntime) -> None:
 
     assert (found.reason, found.weight) == (Reason.POLICY_UNUSABLE, Weight.BLOCKED)
     assert found.evidence == {"policy": 7, "failed": "closed"}
+
+
+class Failing:
+    version = 7
+
+    def decide(self, job: Job) -> Decision:
+        return Decision(Event.ALLOW, "rule payouts cannot be evaluated", version=7, rule="payouts", failed="open")
+
+
+@on_virtual_time
+async def test_job_was_let_through_unasked(runtime: VirtualRuntime) -> None:
+    async with staged(runtime, policy=Failing()) as stage:
+        stage.hello("w1")
+
+        found = await why(stage, await stage.submit())
+
+    assert codes(found) == [Reason.READY, Reason.FAILED_OPEN]
+    assert found.findings[1].evidence == {"rule": "payouts", "policy": 7}
+    assert "rule payouts cannot be evaluated" in found.findings[1].summary
 
 
 @on_virtual_time

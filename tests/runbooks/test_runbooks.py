@@ -97,7 +97,7 @@ SEEN = {
     "attempts-refused": "word-refused",
     "loop-stalled": r'idle_seconds{loop="scheduler"} [2-9]\d\d',
     "plane-down": "Check that the plane is up",
-    "policy-fail-open": r'fail_open_total{risk="low"} [1-9]',
+    "policy-fail-open": "failed-open",
     "policy-diverged": r"holdfast_policy_version [1-9]",
     "approvals-expiring": "ann",
     "effects-unknown": "unknown",

@@ -92,7 +92,7 @@ async def _contention(store: LockStore, holder: Holder) -> dict[str, Any]:
 
 @click.command()
 @click.argument("key")
-@click.option("--fence", type=int, required=True, metavar="N", help="Of the holder, as `holdfast lock show` has it.")
+@click.option("--fence", type=int, required=True, metavar="N", help="Of the holder, as `holdfast why lock KEY` has it.")
 @with_reason("Why; kept in the lock's history and in the audit.")
 @with_by
 @with_plane

@@ -42,20 +42,26 @@ def warnings(signs: Signs) -> list[Warned]:
     ]
     stuck, silent = signs.conditions.get("stuck", 0), signs.conditions.get("silent", 0)
     if stuck:
-        found.append(Warned("workers-stuck", f"{stuck} workers heartbeat and take no work", "holdfast worker list"))
+        summary = _counted(stuck, "worker heartbeats and takes no work", "workers heartbeat and take no work")
+        found.append(Warned("workers-stuck", summary, "holdfast worker list"))
     if signs.effects_unknown:
-        summary = f"{signs.effects_unknown} effects may or may not have happened"
+        summary = _counted(signs.effects_unknown, "effect", "effects") + " may or may not have happened"
         found.append(Warned("effects-unknown", summary, "holdfast effect list"))
     found += [Warned("frozen", f"{scope} is frozen", "holdfast freeze list") for scope in signs.frozen]
     if signs.waiting_longest_s is not None and signs.waiting_longest_s >= SCHEDULED_STALE_S:
         summary = f"a job has waited for {signs.waiting_longest_s:.0f} s"
         found.append(Warned("waiting-long", summary, f"holdfast why job {signs.waiting_longest}"))
     if silent:
-        found.append(Warned("workers-silent", f"{silent} workers are not heard of", "holdfast worker list"))
+        summary = _counted(silent, "worker is not heard of", "workers are not heard of")
+        found.append(Warned("workers-silent", summary, "holdfast worker list"))
     if signs.approvals_pending:
-        summary = f"{signs.approvals_pending} approvals wait for somebody"
+        summary = _counted(signs.approvals_pending, "approval waits", "approvals wait") + " for somebody"
         found.append(Warned("approvals-pending", summary, "holdfast approval list"))
     if signs.waiters:
-        summary = f"{signs.waiters} wait for lock {signs.contended}"
+        summary = _counted(signs.waiters, "waits", "wait") + f" for lock {signs.contended}"
         found.append(Warned("lock-contended", summary, f"holdfast why lock {signs.contended}"))
     return found
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"

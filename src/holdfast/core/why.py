@@ -100,6 +100,7 @@ class Reason(StrEnum):
     WORD_REFUSED = "word-refused"
     DEAD_LETTER = "dead-letter"
     REPLAYED = "replayed"
+    FAILED_OPEN = "failed-open"
     LOCK_QUEUE = "lock-queue"
     LOCK_EXPIRIES = "lock-expiries"
     JOBS_UNFIT = "jobs-unfit"

@@ -53,10 +53,10 @@ def _stuck(facts: JobFacts) -> list[Finding]:
         finding(
             Reason.RECOVERY_OVERDUE,
             f"it should have been put right {facts.now - due:.0f} s ago ({action.reason}), and nobody has: "
-            "no reconciler is at work",
+            "no reconciler is at work, or the store does not take its writes",
             since=due,
             who="whoever runs the plane: start a reconciler, or look into the log of the one that runs",
-            then=("holdfast lock show reconciler:default", "holdfast doctor"),
+            then=("holdfast why lock reconciler:default", "holdfast runbook jobs-stale"),
             due=action.reason,
             remedy=action.remedy.value,
         )
@@ -327,7 +327,20 @@ def _notes(facts: JobFacts) -> list[Finding]:
                 then=(f"holdfast why job {job.replay_of}",),
             )
         )
+    if (job.decision or {}).get("failed") == "open":
+        notes.append(_failed_open(job.decision or {}))
     return notes
+
+
+def _failed_open(decision: dict[str, Any]) -> Finding:
+    return finding(
+        Reason.FAILED_OPEN,
+        f"the policy could not be evaluated for it, and it was let through unasked: {decision.get('reason', '')}",
+        who="whoever publishes the policy",
+        then=("holdfast policy show", "holdfast runbook policy-fail-open"),
+        rule=decision.get("rule"),
+        policy=decision.get("policy"),
+    )
 
 
 def _dead_letter(facts: JobFacts, number: int) -> Finding:
