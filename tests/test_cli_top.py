@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import pty
 import select
@@ -36,6 +37,7 @@ class Terminal:
 
     def __init__(self, *command: str, **environment: str) -> None:
         self.said = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._keyboard, own = pty.openpty()
         termios.tcsetwinsize(own, (24, 80))
 
@@ -57,7 +59,7 @@ class Terminal:
         """A whole screen that was painted from now on and has all of this on it."""
         start, deadline = len(self.said), time.monotonic() + WITHIN_S
         while True:
-            self._hear(deadline)
+            assert self._hear(deadline), f"it ended after {self.said[-2000:]!r}"
             for frame in self.said[start:].split(_HOME)[1:]:
                 whole, end, _ = frame.partition(_REST_OF_SCREEN)
                 if end and all(word in whole for word in wanted):
@@ -80,10 +82,10 @@ class Terminal:
         assert ready, f"nothing more was said after {self.said[-2000:]!r}"
         try:
             heard = os.read(self._keyboard, 65536)
-        except OSError:  # nobody sits at the other end any more
-            return False
-        self.said += heard.decode()
-        return True
+        except OSError:  # as Linux says that nobody sits at the other end any more
+            heard = b""
+        self.said += self._decoder.decode(heard)
+        return heard != b""
 
 
 @contextmanager

@@ -49,24 +49,30 @@ class Replayer(Loop):
         """When this walk began, and the one before it."""
         self._stale = self._stale_so_far = 0
         """What the last whole walk has counted, and this one."""
+        self._pending = 0
 
     async def tick(self) -> None:
         if await self._locks.claim(WINDOW, "pending") is None:
             self._after = ""
             self._telemetry.looked(_NONE_STALE)
             return
-        pending = await self._replay_pending()
-        await self._replay_scheduled()
-        self._telemetry.looked({State.PENDING: pending, State.SCHEDULED: max(self._stale, self._stale_so_far)})
+        try:
+            await self._replay_pending()
+            await self._replay_scheduled()
+        finally:
+            # Also where the store takes no writes: nothing puts them right then, and somebody must hear of them.
+            scheduled = max(self._stale, self._stale_so_far)
+            self._telemetry.looked({State.PENDING: self._pending, State.SCHEDULED: scheduled})
 
-    async def _replay_pending(self) -> int:
+    async def _replay_pending(self) -> None:
         stale, after = 0, ""
         while True:
             jobs, after = await self._store.list_recoverable(states=(State.PENDING,), limit=BATCH, after=after)
             stale += len(jobs)
+            self._pending = stale
             await self._recover(jobs)
             if not after:
-                return stale
+                return
 
     async def _replay_scheduled(self) -> None:
         """Walk past all that wait for too long, or as far as one tick goes: they may be very many, and most of them

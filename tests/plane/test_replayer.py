@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import cast
 
 import pytest
+from flow.faulty_store import Fault
 from flow.stage import ACME, Stage, staged
 from locks.virtual import VirtualRuntime, on_virtual_time
 
@@ -15,6 +16,7 @@ from holdfast.core.job import Job, JobId
 from holdfast.core.recovery import SCHEDULED_STALE_S
 from holdfast.core.states import State
 from holdfast.core.topic import Topic, Topics
+from holdfast.errors import StoreUnavailable
 from holdfast.flow.submit import Order, new_job
 from holdfast.ports import Store, Submission
 from holdfast.replayer import BATCH, Replayer
@@ -53,6 +55,19 @@ async def test_lost_wake_up_wakes_the_scheduler_and_is_counted(runtime: VirtualR
 
         assert len(woken) == 1
         assert stage.counted("jobs_orphan_replayed") == 1
+
+
+@on_virtual_time
+async def test_what_cannot_be_put_right_is_told_all_the_same(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        await undecided(stage)
+        await asyncio.sleep(Topic(name="").pending_timeout_s)
+        for verb in ("apply", "transact"):
+            stage.store.fault(verb, Fault.FAIL)
+        with pytest.raises(StoreUnavailable):
+            await replayer_of(stage, []).tick()
+
+        assert stage.telemetry.registry.get_sample_value("holdfast_jobs_stale", {"state": "PENDING"}) == 1
 
 
 @on_virtual_time
