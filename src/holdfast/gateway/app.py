@@ -38,14 +38,14 @@ def build(plane: Plane, *, keys: Keys | None = None, routes: Sequence[Route] | N
 
 
 class Gateway:
-    """Routes that a plane serves all day are found by one look into a dict; the router has the others."""
+    """Paths without parameters, which a plane serves all day, are found by one look into a dict; the router has the others."""
 
     def __init__(self, plane: Plane, *, keys: Keys, routes: Sequence[Route]) -> None:
         self._desk = Desk(plane)
         self._routes = routes
         self._keys = keys
         served = [Served(route, self._desk, keys) for route in (*routes, self._description())]
-        self._hot = {one.route.path: one for one in served if one.route.hot}
+        self._plain = {(one.route.method, one.route.path): one for one in served if "{" not in one.route.path}
         by_path: dict[str, dict[str, Served]] = {}
         for one in served:
             by_path.setdefault(one.route.path, {})[one.route.method] = one
@@ -58,12 +58,8 @@ class Gateway:
         self._router.router.redirect_slashes = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST":
-            hot = self._hot.get(scope["path"])
-            if hot is not None:
-                await hot(scope, receive, send)
-                return
-        await self._router(scope, receive, send)
+        plain = self._plain.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        await (plain or self._router)(scope, receive, send)
 
     def leave(self) -> None:
         """`/readyz` answers 503 from now on; everything else is served as before."""

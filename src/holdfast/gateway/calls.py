@@ -69,8 +69,6 @@ class Route:
     media: str = "application/json"
     wide: tuple[str, ...] = ()
     body_max: int = 1 << 20
-    hot: bool = False
-    """Served in front of the router: these are what a plane does all day."""
     open: bool = False
     """Answered without an API key."""
     tags: tuple[str, ...] = ()

@@ -38,12 +38,12 @@ POLICY = ("policy",)
 ROUTES: tuple[Route, ...] = (
     Route(
         method="POST", path="/v1/jobs", run=jobs.submit_job, query=jobs.SubmitQuery, request=api.NewJob,
-        reply=api.JobView, statuses=(202, 200), headers=("Idempotency-Key", "Holdfast-Actor", "traceparent"), body_max=BODY_BYTES_MAX, hot=True, tags=JOBS,
+        reply=api.JobView, statuses=(202, 200), headers=("Idempotency-Key", "Holdfast-Actor", "traceparent"), body_max=BODY_BYTES_MAX, tags=JOBS,
         summary="Submit a job. Durable when answered; 200 if it has ended meanwhile, or with the first job where the key repeats it.",
     ),
     Route(
         method="POST", path="/v1/jobs:batch", run=jobs.submit_jobs, request=api.NewJobs, reply=api.SubmittedJobs,
-        headers=("Holdfast-Actor", "traceparent"), body_max=BATCH_BYTES_MAX, hot=True, tags=JOBS,
+        headers=("Holdfast-Actor", "traceparent"), body_max=BATCH_BYTES_MAX, tags=JOBS,
         summary="Submit many jobs. One answer per member, in order.",
     ),
     Route(
@@ -74,28 +74,28 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="POST", path="/v1/work/claim", run=work.claim_work, request=api.Claim, reply=api.Deliveries,
-        body_max=BATCH_BYTES_MAX, hot=True, tags=WORK, summary="Take deliveries; waits for the first one.",
+        body_max=BATCH_BYTES_MAX, tags=WORK, summary="Take deliveries; waits for the first one.",
     ),
     Route(
         method="POST", path="/v1/work/start", run=work.start_work, request=api.StartWork, reply=api.Standings,
-        hot=True, tags=WORK, summary="Begin attempts: the jobs are RUNNING from now on.",
+        tags=WORK, summary="Begin attempts: the jobs are RUNNING from now on.",
     ),
     Route(
         method="POST", path="/v1/work/renew", run=work.renew_work, request=api.RenewWork, reply=api.Standings,
-        body_max=BATCH_BYTES_MAX, hot=True, tags=WORK, summary="Extend leases, and be heard of.",
+        body_max=BATCH_BYTES_MAX, tags=WORK, summary="Extend leases, and be heard of.",
     ),
     Route(
         method="POST", path="/v1/work/listen", run=work.listen, request=api.Listen, reply=api.Heard,
-        body_max=BATCH_BYTES_MAX, hot=True, tags=WORK,
+        body_max=BATCH_BYTES_MAX, tags=WORK,
         summary="Hear which jobs somebody wants to be stopped, and be heard of; waits for the first one.",
     ),
     Route(
         method="POST", path="/v1/work/progress", run=work.tell_progress, request=api.Progress,
-        reply=api.AttemptStanding, body_max=BODY_BYTES_MAX, hot=True, tags=WORK, summary="Say how far an attempt is.",
+        reply=api.AttemptStanding, body_max=BODY_BYTES_MAX, tags=WORK, summary="Say how far an attempt is.",
     ),
     Route(
         method="POST", path="/v1/work/complete", run=work.complete_work, request=api.CompleteWork,
-        reply=api.Completed, body_max=BATCH_BYTES_MAX, hot=True, tags=WORK,
+        reply=api.Completed, body_max=BATCH_BYTES_MAX, tags=WORK,
         summary="Say how attempts ended, and be given what follows, if wanted. A single outcome that is refused is answered 409.",
     ),
     Route(
