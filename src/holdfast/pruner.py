@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from holdfast.core.retention import Retention
+from holdfast.flow.throttle import forget_rates
 from holdfast.locks import LockClass, Locks
 from holdfast.locks.runtime import Runtime
 from holdfast.loops import Loop
@@ -30,6 +31,7 @@ class Pruner(Loop):
         """Everything that may go now, batch after batch. A second pruner would find nothing left to do."""
         if await self._locks.claim(WINDOW, "default") is None:
             return
+        await forget_rates(self._store)
         limits = self._retention.limits(now=self._store.now())
         after: int | None = 0
         while after is not None:

@@ -12,16 +12,18 @@ import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.stage import ACME, Stage, staged
-from holdfast.core.decision import Decision, Rate, Throttle, demand_of
+from holdfast.core.decision import demand_of
 from holdfast.core.policy import Rulebook
+from holdfast.core.policy_version import PLANE
+from holdfast.core.record import Kind
 from holdfast.core.schema import compile_schema
-from holdfast.core.states import Event, Risk, State
+from holdfast.core.states import Risk, State
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import Invalid, KeyInFlight, TooMany
 from holdfast.flow.decide import AllowAll, LivePolicy
 from holdfast.flow.recover import recover_jobs
 from holdfast.flow.submit import Order
-from holdfast.flow.throttle import KEYS_MAX, Throttles
+from holdfast.flow.throttle import forget_rates
 from holdfast.ports import Accepted
 from holdfast.telemetry import Telemetry
 
@@ -133,15 +135,6 @@ async def test_a_request_that_is_refused_for_something_else_takes_nothing_from_t
         assert all(isinstance(taken, Accepted) for taken in (first, another))
 
 
-def test_keys_of_rates_that_are_remembered_have_a_limit_whatever_they_are() -> None:
-    throttles = Throttles()
-    for n in range(KEYS_MAX + 100):
-        throttle = Throttle(key=str(n), rate=Rate(every_s=3600.0, burst=1))
-        throttles.admit(Decision(Event.ALLOW, throttle=throttle), now=float(n))
-
-    assert len(throttles._due) <= KEYS_MAX
-
-
 @on_virtual_time
 async def test_a_rate_over_a_long_time_is_exact(runtime: VirtualRuntime) -> None:
     """Asked twenty times a second for a minute: the burst, and one every half second."""
@@ -171,15 +164,19 @@ async def test_one_tenants_rate_is_not_anothers(runtime: VirtualRuntime) -> None
 
 
 @on_virtual_time
-async def test_keys_whose_time_has_come_are_forgotten(runtime: VirtualRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.flow.throttle.KEYS_MAX", 5)
-    limits = {"rate": "1/s", "per": "topic"}
+async def test_keys_whose_time_has_come_are_forgotten(runtime: VirtualRuntime) -> None:
+    limits = {"rate": "1/m", "burst": 5, "per": "topic"}
     async with staged(runtime, policy=rulebook({"action": "throttle", "throttle": limits})) as stage:
-        for n in range(50):
-            await stage.order(f"t{n}")
-            await asyncio.sleep(1)
+        for n in range(3):
+            await stage.order(f"mail.{n}")
+        await asyncio.sleep(30)
+        await stage.order("mail.2")
+        assert len(await stage.inner.list_records(Kind.RATE, PLANE, limit=10)) == 3
+        await asyncio.sleep(31)
 
-        assert len(stage.submitter._throttles._due) <= 6
+        await forget_rates(stage.inner)
+
+        assert len(await stage.inner.list_records(Kind.RATE, PLANE, limit=10)) == 1
 
 
 @on_virtual_time

@@ -73,6 +73,9 @@ class Stage:
         self._urls = {name: self._rooms.enter_context(place.fresh()) for name, place in self._places.items()}
         for heard in self._heard.values():
             heard.clear()
+        for store in self._stores.values():  # those that stay open
+            assert isinstance(store, BatchStore)
+            _forget(store)
         self._runner.run(self._open())
 
     def end(self) -> None:
@@ -120,7 +123,7 @@ class Stage:
         self._first = self._stores[next(iter(self._urls))]
         for store in self._stores.values():
             if isinstance(store, BatchStore):
-                await _set_back(store, self._first.now())
+                _set_clock(store, self._first.now())
 
     async def _close(self, names: Sequence[str]) -> None:
         for name in names:
@@ -151,12 +154,16 @@ def _difference(expected: Any, found: Any, where: str = "") -> str:
     return f"{where}\n    {expected!r}\n    {found!r}"
 
 
-async def _set_back(store: BatchStore, now: float) -> None:
-    """To this time, which the server's clock does not show; what the plane remembers of a history before is forgotten."""
-    clock, news = store._place.clock, store._place.news
-    clock._offset_s, clock._last = now - clock._steady(), 0.0
-    news.start(len(await store.list_events(after=0, limit=100_000)))
+def _forget(store: BatchStore) -> None:
+    """What a plane remembers of the history before."""
+    store._place.news.start(0)
     store._place.reads._turns.clear()  # type: ignore[attr-defined]
+
+
+def _set_clock(store: BatchStore, now: float) -> None:
+    """To a time that the server's clock does not show."""
+    clock = store._place.clock
+    clock._offset_s, clock._last = now - clock._steady(), 0.0
 
 
 async def _each(store: StoreWithBus, questions: Sequence[Question]) -> list[Any]:

@@ -8,6 +8,7 @@ only to make the next command from them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from hypothesis import note
@@ -108,7 +109,7 @@ class Histories(RuleBasedStateMachine):
             if self._newest(job.id) != job:
                 self.known[job.id].append(job)
         for record in list(self.kept.values()):
-            [now] = self.stage.look(lambda store, r=record: store.find_records(r.kind, r.tenant, [r.id]))
+            [now] = self.stage.look(partial(_find, record))
             self.kept[record.id] = now or record
 
     # -- of what it is said --------------------------------------------------------------------------
@@ -210,7 +211,7 @@ class Histories(RuleBasedStateMachine):
             self._tell(f"{_name(found)} → {found.state}", lambda store: store.transact([Transaction(changes=changes)]))
         for doing in does:
             self.effected = True
-            self._tell(f"{_name(found)}: {doing}", lambda store, doing=doing: doing.put(store, found.id, found.fence))
+            self._tell(f"{_name(found)}: {doing}", partial(doing.put, job_id=found.id, fence=found.fence))
         if end is not None and may(found, end):
             self._send()
             if self._newest(found.id) == found:
@@ -345,6 +346,10 @@ class Histories(RuleBasedStateMachine):
     @rule(question=LOOKS, job=st.none() | jobs)
     def look(self, question: Look, job: JobId | None) -> None:
         self._ask(lambda store: question.put(store, job))
+
+
+async def _find(record: Record, store: Store) -> list[Record | None]:
+    return await store.find_records(record.kind, record.tenant, [record.id])
 
 
 def _name(job: Job) -> str:

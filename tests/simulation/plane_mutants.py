@@ -146,7 +146,7 @@ _start, _conclude = execute._start, record.conclude
 
 async def _acknowledge_first(self: Submitter, orders: Sequence[Any]) -> list[Any]:
     """The answer goes out, and the job is stored when there is time."""
-    submissions = [self.prepare(order) for order in orders]
+    submissions = [await self.prepare(order) for order in orders]
     with suppress(Exception):
         await self._store.submit(submissions)
     return [Accepted(submission.job, repeated=False) for submission in submissions]

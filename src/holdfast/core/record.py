@@ -46,6 +46,8 @@ class Kind(StrEnum):
     """What is not dispatched for a while; `core.freeze`. Its id is its scope."""
     CELL = "cell"
     """A cell of the policy matrix that somebody has set; `core.matrix`. Its id says what it is about."""
+    RATE = "rate"
+    """How often something was submitted under a rate of the policy; `core.rate`. Due when it may be forgotten."""
     RENEWALS = "renewals"
     """What became of one process's renewals in one hour; `core.renewals`."""
     INCIDENT = "incident"

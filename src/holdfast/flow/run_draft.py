@@ -220,7 +220,7 @@ class RunDraft:
     async def _carry_out_one(self, run: Run, command: Command) -> Sequence[Happening]:
         match command:
             case SubmitJob():
-                return self._submit(run, command)
+                return await self._submit(run, command)
             case CancelJob():
                 return await self._cancel_job(command)
             case AskApproval():
@@ -241,8 +241,8 @@ class RunDraft:
             case never:
                 assert_never(never)
 
-    def _submit(self, run: Run, command: SubmitJob) -> Sequence[Happening]:
-        submission = self._tools.submitter.prepare(
+    async def _submit(self, run: Run, command: SubmitJob) -> Sequence[Happening]:
+        submission = await self._tools.submitter.prepare(
             Order(
                 tenant=self._tenant,
                 topic=command.topic,

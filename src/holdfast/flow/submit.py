@@ -23,7 +23,7 @@ from holdfast.flow.decide import Policy, rule_on
 from holdfast.flow.gate import Asked, ask_approval
 from holdfast.flow.give import Giver
 from holdfast.flow.session import SessionPolicy, submit_in_session
-from holdfast.flow.throttle import Throttles, is_rated
+from holdfast.flow.throttle import Throttles, rated
 from holdfast.locks.runtime import Runtime
 from holdfast.ports import Accepted, RecordChange, Store, Submission, Transaction
 from holdfast.ports import KeyReused as Reused
@@ -102,23 +102,26 @@ class Submitter:
         self._policy = policy
         self._runtime = runtime
         self.admission = Admission(store, topics, quotas or Quotas(), live_jobs_max=live_jobs_max)
-        self._throttles = Throttles()
+        self._throttles = Throttles(store, runtime)
         self._in_flight: set[tuple[Tenant, str]] = set()
 
     async def submit(self, orders: Sequence[Order]) -> list[Accepted | HoldfastError]:
         """One answer per order; a bad one does not fail the others. Durable when it returns."""
         await self.admission.count()
         answers: list[Accepted | HoldfastError | None] = [None] * len(orders)
-        submissions: dict[int, Submission] = {}
+        admitted: dict[int, Ruled] = {}
         try:
             for n, ruled in (await self._rule_on_all(orders, answers)).items():
                 try:
-                    submissions[n] = self._admit(orders[n], ruled)
+                    self._admit(orders[n], ruled.job)
                 except HoldfastError as error:
                     answers[n] = error
+                else:
+                    admitted[n] = ruled
+            submissions = await self._keep_to_rates(orders, admitted, answers)
             stored = await self._store_all([(orders[n], submission) for n, submission in submissions.items()])
         finally:
-            for n in submissions:
+            for n in admitted:
                 self._in_flight.discard((orders[n].tenant, orders[n].key or ""))
         for (n, submission), reply in zip(submissions.items(), stored, strict=True):
             if isinstance(reply, Reused):
@@ -143,13 +146,25 @@ class Submitter:
             except HoldfastError as error:
                 answers[n] = error
         # A repetition takes nothing from the rate that others keep to, so it is looked for before that is asked.
-        counted = {
-            n: orders[n] for n, (_, decision) in ruled.items() if is_rated(decision) and orders[n].key is not None
-        }
+        counted = {n: orders[n] for n, (_, decision) in ruled.items() if rated(decision) and orders[n].key is not None}
         for n, repeated in (await self._find_repeated(counted)).items():
             answers[n] = repeated
             del ruled[n]
         return ruled
+
+    async def _keep_to_rates(
+        self, orders: Sequence[Order], admitted: Mapping[int, Ruled], answers: list[Accepted | HoldfastError | None]
+    ) -> dict[int, Submission]:
+        """Those of them that do not come too early. Asked last: who is refused for something else takes nothing from a rate."""
+        early = await self._throttles.admit([ruled.decision for ruled in admitted.values()])
+        submissions: dict[int, Submission] = {}
+        for (n, ruled), too_early in zip(admitted.items(), early, strict=True):
+            if too_early is None:
+                submissions[n] = _submission(orders[n], ruled.job)
+            else:
+                answers[n] = too_early
+                self.admission.withdrawn(ruled.job)
+        return submissions
 
     async def find_repeated(self, order: Order) -> Accepted | None:
         """What this order was answered with, if it was taken before under its key."""
@@ -199,11 +214,18 @@ class Submitter:
             raise answer
         return answer
 
-    def prepare(self, order: Order) -> Submission:
+    async def prepare(self, order: Order) -> Submission:
         """The order as a job to store, decided. Raises `Invalid` for a topic that is not declared or a payload
         that its schema does not take, `TooMany` where the policy throttles. A job of a run is not refused for
         that, but waits: nobody is there to come again, and together a step's jobs may be more than are ever taken."""
-        return self._throttle(order, self._rule_on(order))
+        job, decision = self._rule_on(order)
+        if order.run:
+            job = replace(job, not_before=job.not_before + await self._throttles.reserve(decision))
+        else:
+            [too_early] = await self._throttles.admit([decision])
+            if too_early is not None:
+                raise too_early
+        return _submission(order, job)
 
     def _rule_on(self, order: Order) -> Ruled:
         topic = self._topics.find(order.topic)
@@ -213,39 +235,33 @@ class Submitter:
         new = new_job(order, topic, job_id=order.job_id or self._new_id(), now=now)
         return Ruled(*rule_on(new, self._policy, now=now))
 
-    def _throttle(self, order: Order, ruled: Ruled) -> Submission:
-        job, decision = ruled
-        if order.run:
-            job = replace(job, not_before=job.not_before + self._throttles.reserve(decision, now=job.created_at))
-        else:
-            self._throttles.admit(decision, now=job.created_at)
-        asked = ask_approval(job, now=job.created_at) if job.state is State.APPROVAL_REQUIRED else Asked(job)
-        # Only ever compared under a key.
-        digest = order.digest() if order.key is not None else ""
-        return Submission(job=asked.job, key=order.key, digest=digest, records=asked.records, notes=asked.notes)
-
     async def admit(self, order: Order) -> Submission:
         """As `prepare`, if the tenant may have one more: for a transaction of the caller's. Raises `TooMany`.
 
         It is counted whether or not the caller will write it: that is forgotten with the next count."""
         await self.admission.count()
-        submission = self.prepare(order)
+        submission = await self.prepare(order)
         self.admission.check(submission.job)
         self.admission.admitted(submission.job)
         return submission
 
-    def _admit(self, order: Order, ruled: Ruled) -> Submission:
-        self.admission.check(ruled.job)
-        if order.key is not None and (order.tenant, order.key) in self._in_flight:
-            raise KeyInFlight("the first request with this key is still being stored; repeat this one")
-        submission = self._throttle(order, ruled)  # last: whoever is refused for something else is not counted
+    def _admit(self, order: Order, job: Job) -> None:
+        self.admission.check(job)
         if order.key is not None:
+            if (order.tenant, order.key) in self._in_flight:
+                raise KeyInFlight("the first request with this key is still being stored; repeat this one")
             self._in_flight.add((order.tenant, order.key))
-        self.admission.admitted(submission.job)
-        return submission
+        self.admission.admitted(job)
 
     def _new_id(self) -> JobId:
         return JobId(new_id(self._runtime))
+
+
+def _submission(order: Order, job: Job) -> Submission:
+    asked = ask_approval(job, now=job.created_at) if job.state is State.APPROVAL_REQUIRED else Asked(job)
+    # Only ever compared under a key.
+    digest = order.digest() if order.key is not None else ""
+    return Submission(job=asked.job, key=order.key, digest=digest, records=asked.records, notes=asked.notes)
 
 
 def _impossible(job: Job) -> RecordChange:
