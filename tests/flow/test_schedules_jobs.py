@@ -329,6 +329,20 @@ async def test_schedule_41_result_of_a_lost_attempt_is_refused_before_it_is_disp
         await check_plane(stage)
 
 
+@pytest.mark.parametrize("end", [End.FAILED, End.CANCELLED, End.HANDED_BACK])
+@on_virtual_time
+async def test_schedule_41_result_of_a_lost_attempt_is_refused_though_somebody_has_cancelled_the_job_since(
+    runtime: VirtualRuntime, end: End
+) -> None:
+    async with staged(runtime) as stage:
+        zombie = await stage.begun("w1")
+        await lose_lease(stage, zombie)
+        await cancel(zombie.tenant, zombie.id, "enough", store=stage.inner)
+
+        assert (await stage.complete(zombie, end)).code == "stale-fence"
+        await check_plane(stage)
+
+
 @on_virtual_time
 async def test_schedule_42_cancel_races_completion_and_one_of_them_wins(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:

@@ -19,7 +19,7 @@ from holdfast.worker.http1 import BrokenExchange, Reply
 from simulation import governed_rules as rules
 from simulation.governed_rules import ACME, GLOBEX, TENANTS, WORDS
 from simulation.plane_link import PlaneAddress
-from simulation.plane_story import RAGE_S, Node, WorkerNode
+from simulation.plane_nodes import Node, WorkerNode
 
 if TYPE_CHECKING:
     from simulation.governed_story import GovernedStory
@@ -95,7 +95,7 @@ class Customers(Node):
             else:
                 group.create_task(self._govern())
             for order in orders:
-                late_s = chance.uniform(0.0, 0.5 if order.body.get("topic") == "bulk" else RAGE_S - 2.0)
+                late_s = chance.uniform(0.0, 0.5 if order.body.get("topic") == "bulk" else story.rage_s - 2.0)
                 group.create_task(self._order(order, late_s))
 
     def _orders(self) -> list[Order]:

@@ -36,14 +36,14 @@ from holdfast.flow.workflows import Workflows
 from holdfast.gateway.routes import ROUTES
 from holdfast.locks import LockClass
 from holdfast.ports import Change, JobEvent, RecordChange, Transaction
-from holdfast.wiring import CLASSES, Wiring
+from holdfast.wiring import Wiring
 from holdfast.worker import Job
 from simulation import governed_checks as checks
 from simulation import governed_rules as rules
 from simulation.governed_checks import Facts
 from simulation.governed_people import Customers, Deciders, GovernedWorker, Order, Word
 from simulation.plane_link import StoreLink
-from simulation.plane_story import RAGE_S, TOPICS, PlaneStory
+from simulation.plane_story import TOPICS, PlaneStory
 from simulation.world import here
 
 CALM_STORIES = 0.2
@@ -65,9 +65,11 @@ SHORT_RUN = LockClass(
 
 class GovernedStory(PlaneStory):
     served = SERVED
+    sizes = ((0, 6.0),)
+    """Its customers say what they want."""
 
-    def __init__(self, seed: int, *, tells: bool = False, without: frozenset[int] = frozenset()) -> None:
-        super().__init__(seed, tells=tells, without=without)
+    def __init__(self, seed: int, *, without: frozenset[int] = frozenset()) -> None:
+        super().__init__(seed, without=without)
         self.calm = self.world.chance.random() < CALM_STORIES
         self.settings = Settings(
             store="sqlite:///:memory:",
@@ -102,7 +104,7 @@ class GovernedStory(PlaneStory):
         made = [RecordChange(after=schedule_record(one), replaces=0) for one in rules.schedules(self.jobs.now())]
         self.ask(self.jobs.transact, [Transaction(records=made)])
         self.jobs.subscribe(self._committed)
-        self.world.after(RAGE_S + 0.1, self._end_schedules)
+        self.world.after(self.rage_s + 0.1, self._end_schedules)
 
     def _end_schedules(self) -> None:
         for record in self._list(Kind.SCHEDULE):
@@ -111,14 +113,17 @@ class GovernedStory(PlaneStory):
 
     def _stand_ins(self) -> dict[str, Any]:
         useless = {"holdfast.flow.kept_locks.KeptLocks._lease": no_lock} if self.lockless else {}
+        inherited = super()._stand_ins()
         return (
-            super()._stand_ins()
+            inherited
             | useless
             | {
                 "holdfast.app.open_store": lambda *_, **__: GovernedLink(self, here()),
                 "holdfast.wiring.Wiring.services": Wiring.services,
                 "holdfast.wiring.RUN": SHORT_RUN,
-                "holdfast.app.CLASSES": tuple(SHORT_RUN if one is RUN else one for one in CLASSES),
+                "holdfast.app.CLASSES": tuple(
+                    SHORT_RUN if one is RUN else one for one in inherited["holdfast.app.CLASSES"]
+                ),
                 "holdfast.flow.decide.LivePolicy.use": self._using(LivePolicy.use),
                 "holdfast.flow.advance.Advancer.advance": self._counting(Advancer.advance),
                 "holdfast.flow.run_draft.advance": self._advance_twice,

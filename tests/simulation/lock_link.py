@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
-from unittest.mock import patch
 
 from locks.invariants import Call
 from locks.reference import Reference
@@ -13,8 +12,9 @@ from locks.reference import Reference
 from holdfast.locks import Unavailable
 from holdfast.locks.lease import Lease
 from holdfast.locks.port import Busy, Grant, Holder, LockStore, Ownership, Renewal, Standing, WakeCallback
-from simulation.databases import connect
+from simulation import databases
 from simulation.network import Network, Unanswered
+from simulation.stand_ins import standing_in
 from simulation.world import Process, World
 
 
@@ -30,8 +30,8 @@ class Witness:
 
     store: LockStore
 
-    def __init__(self, seed: int, *, tells: bool, without: frozenset[int]) -> None:
-        self.world = World(seed, tells=tells)
+    def __init__(self, seed: int, *, without: frozenset[int]) -> None:
+        self.world = World(seed)
         self.network = Network(self.world, without=without)
         self.server = self.world.process("store")
         self.reference = Reference()
@@ -46,7 +46,7 @@ class Witness:
 
     def open(self, store: Any) -> None:
         """Open a store of the server's, in a database of its own."""
-        with patch("holdfast.locks.stores.sqlite_writer.apsw.Connection", connect):
+        with standing_in(databases.STAND_INS):
             error = self.network.happen(self.server, store.open)
         assert error is None, error
 

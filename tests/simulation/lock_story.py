@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
-from unittest.mock import patch
 
 from locks import invariants
 from locks.invariants import Resource
@@ -22,24 +21,27 @@ from holdfast.locks import LockClass, LockError, Locks, StaleFence, Unavailable
 from holdfast.locks.lease import Lease
 from holdfast.locks.port import LockStore
 from holdfast.locks.stores import open_store
+from simulation.databases import Contents
 from simulation.lock_link import LinkedStore, Markers, Witness, let_go_of
 from simulation.nemesis import Nemesis
-from simulation.network import Unanswered
+from simulation.network import LATE_S_MAX, Unanswered
+from simulation.stand_ins import standing_in
 from simulation.world import Process, here
 
-TTL_S = 6.0
-RAGE_S = 8.0
-CALM_S = 2 * TTL_S + 1.0
+TTL_S = 4.0
+RAGE_S = 5.0
+CALM_S = LATE_S_MAX + 1.0
+"""At most; it ends when every client has. By then whatever was still on its way has arrived."""
 PROBE_S = TTL_S + 3.5
 """Whatever was left behind (a holder, a waiter ahead that is gone) has expired by then."""
 CLASSES = (
-    LockClass("sim", ttl=TTL_S, wait=8.0),
-    LockClass("sim", ttl=TTL_S, wait=8.0, local_mutex=True, local_passes=3),
-    LockClass("sim", ttl=TTL_S, wait=8.0, on_renewal_failure="continue"),
+    LockClass("sim", ttl=TTL_S, wait=5.0),
+    LockClass("sim", ttl=TTL_S, wait=5.0, local_mutex=True, local_passes=3),
+    LockClass("sim", ttl=TTL_S, wait=5.0, on_renewal_failure="continue"),
 )
 """One of them for all clients of a story: work that stops, locks that are passed on inside a process,
 and work that goes on without its lease, with nothing but the fence to stop it."""
-LOOKS_PER_TTL = 15
+LOOKS_PER_TTL = 10
 """The keeper's, fewer than outside: else half of all steps would be idle looks. What a lease allows for
 their lateness changes with it."""
 PATIENCE_S = 15.0
@@ -53,13 +55,18 @@ class Client:
     story: LockStory
     name: str
     process: Process = field(init=False)
+    _life: asyncio.Task[None] = field(init=False)
 
     def __post_init__(self) -> None:
         self.start()
 
     def start(self) -> None:
         self.process = self.story.world.process(self.name)
-        self.process.start(self.live())
+        self._life = self.process.start(self.live())
+
+    @property
+    def has_ended(self) -> bool:
+        return self._life.done()
 
     def pause(self, seconds: float) -> None:
         self.process.pause(seconds)
@@ -140,16 +147,17 @@ class Probe(Client):
     """Comes at the end, when nobody else wants anything any more: every lock can be had."""
 
     async def work(self, locks: Locks) -> None:
-        for key in self.story.keys:
-            async with locks.hold(self.story.lock_class, key, wait=PROBE_S):
+        for n, key in enumerate(self.story.keys, 1):
+            wait_s = RAGE_S + CALM_S + n * PROBE_S - self.story.world.passed_s
+            async with locks.hold(self.story.lock_class, key, wait=wait_s):
                 self.story.probed.add(key)
 
 
 class LockStory(Witness):
     """One seed's story. `run` raises `AssertionError` for a broken promise."""
 
-    def __init__(self, seed: int, *, tells: bool = False, without: frozenset[int] = frozenset()) -> None:
-        super().__init__(seed, tells=tells, without=without)
+    def __init__(self, seed: int, *, without: frozenset[int] = frozenset()) -> None:
+        super().__init__(seed, without=without)
         self.shelf = self.world.process("resource")
         chance = self.world.chance
         self.keys = ("k1", "k2")[: chance.choice((1, 1, 2))]
@@ -164,13 +172,12 @@ class LockStory(Witness):
         self.last_seq: dict[Lease, int] = {}
         self.calm = False
         self.probed: set[str] = set()
-        self._copy = b""
+        self._copy: Contents | None = None
         self._set_up_store()
 
     def run(self) -> None:
         with ExitStack() as stack:
-            for target, stand_in in self._stand_ins().items():
-                stack.enter_context(patch(target, stand_in))
+            stack.enter_context(standing_in(self._stand_ins()))
             stack.callback(self._let_go)
             stack.callback(self.world.end)
             self._tell()
@@ -187,7 +194,7 @@ class LockStory(Witness):
 
     def _tell(self) -> None:
         world = self.world
-        clients = [Client(self, f"c{n}") for n in range(world.chance.choice((2, 3, 3)))]
+        clients = [Client(self, f"c{n}") for n in range(world.chance.choice((2, 2, 3)))]
         nemesis = Nemesis(self.network, clients, ttl_s=TTL_S)
         if self.replicated:
             self._replicate()
@@ -195,9 +202,9 @@ class LockStory(Witness):
         nemesis.rage(until=RAGE_S)
         world.run(until=RAGE_S)
         self.calm = True
-        world.run(until=RAGE_S + CALM_S)
-        Probe(self, "probe")
-        world.run(until=RAGE_S + CALM_S + PROBE_S * len(self.keys) + 1.0)
+        world.run(until=RAGE_S + CALM_S, unless=lambda: all(client.has_ended for client in clients))
+        probe = Probe(self, "probe")
+        world.run(until=RAGE_S + CALM_S + PROBE_S * len(self.keys) + 1.0, unless=lambda: probe.has_ended)
         self.judge()
 
     def judge(self) -> None:
@@ -228,17 +235,17 @@ class LockStory(Witness):
     def _set_up_store(self) -> None:
         self.store = self._open_store()
 
-    def _open_store(self, copy: bytes = b"") -> LockStore:
+    def _open_store(self, copy: Contents | None = None) -> LockStore:
         url = f"sqlite:///:memory:{self.world.chance.getrandbits(64)}"
         store: Any = open_store(url, holder="store", prefix="holdfast:", runtime=self.server.runtime, timeout_s=TTL_S)
         self.open(store)
-        if copy:
-            store._shared.writer._connection.deserialize("main", copy)
+        if copy is not None:
+            store._shared.writer._connection.become(copy)
         return store  # type: ignore[no-any-return]
 
     def _replicate(self) -> None:
         store: Any = self.store
-        self._copy = store._shared.writer._connection.serialize("main")
+        self._copy = store._shared.writer._connection.copy()
         self.world.after(self.world.chance.uniform(0.5, 3.0), self._replicate)
 
     def fail_over(self) -> None:

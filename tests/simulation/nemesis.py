@@ -29,16 +29,17 @@ class Nemesis:
         self._world: World = network.world
         self._victims = victims
         self._ttl_s = ttl_s
-        self._until = 0.0
+        self._until = self._rage_s = 0.0
         self.extra: list[Callable[[], None]] = []
         """Strikes that only this story knows, each as likely as the others."""
 
     def rage(self, *, until: float) -> None:
-        """From now on, until so many seconds have passed."""
+        """From now on, until so many seconds have passed: few or many, about as much happens in them."""
+        self._rage_s = until
         self._until = self._world.clock_s + until
         self._shift()
         self._world.at(self._until, self._calm_down)
-        self._world.after(self._world.chance.uniform(1.0, 5.0), self._strike)
+        self._world.after(until * self._world.chance.uniform(0.1, 0.6), self._strike)
 
     def _calm_down(self) -> None:
         self._network.mix = CALM
@@ -47,7 +48,7 @@ class Nemesis:
         if self._world.clock_s >= self._until:
             return
         self._network.mix = self._world.chance.choice(MIXES)
-        self._world.after(self._world.chance.uniform(10.0, 60.0), self._shift)
+        self._world.after(self._rage_s * self._world.chance.uniform(0.5, 5.0), self._shift)
 
     def _strike(self) -> None:
         if self._world.clock_s >= self._until:
@@ -68,4 +69,4 @@ class Nemesis:
             name, strike = chance.choice(strikes)
             if self._network.inject(name):
                 strike()
-        self._world.after(chance.uniform(1.0, 8.0), self._strike)
+        self._world.after(self._rage_s * chance.uniform(0.1, 0.9), self._strike)

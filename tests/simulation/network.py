@@ -43,6 +43,9 @@ MIXES = (
 )
 
 
+LATE_S_MAX = max(mix.late_s_max for mix in MIXES)
+
+
 class Fate(NamedTuple):
     """What becomes of one call."""
 

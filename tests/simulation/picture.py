@@ -34,7 +34,7 @@ def draw(kind: str, seed: int, path: Path, *, without: frozenset[int] = frozense
     """Tell the story once more, and write its picture to `path`."""
     watch = Watch()
     with watch.on():
-        ending = run(kind, seed, tells=True, without=without)
+        ending = run(kind, seed, without=without)
     verdict = ending.violation or "every promise was kept"
     canvas = Canvas(watch, ending)
     tree = canvas.paint(f"{kind} {seed}: {verdict}")
@@ -180,7 +180,7 @@ class Canvas:
 
     def _words(self) -> None:
         """What the story says its processes did, as ticks on their lanes."""
-        for line in self.ending.story or ():
+        for line in self.ending.story:
             said = _LINE.fullmatch(line)
             if said is None or said["who"] not in self._y or _CALL.match(said["what"]):
                 continue  # calls are drawn as messages and bands

@@ -75,6 +75,8 @@ class BusLink:
     def __init__(self, story: PlaneStory, process: Process) -> None:
         self._story = story
         self._process = process
+        self._is_away = False
+        self._return_callbacks: list[Callable[[], None]] = []
 
     async def publish(self, deliveries: Sequence[Delivery]) -> None:
         self._story.published += [(delivery, self._story.commits()) for delivery in deliveries]
@@ -92,11 +94,20 @@ class BusLink:
         push = self._story.network.push
         self._story.bus.on_arrival(lambda worker: push(self._process, "an arrival", callback, worker))
 
+    def on_return(self, callback: Callable[[], None]) -> None:
+        self._return_callbacks.append(callback)
+
     async def _carry(self, what: str, act: Callable[[], Any]) -> Any:
         try:
-            return await self._story.network.call(self._process, self._story.bus_process, what, act)
+            answer = await self._story.network.call(self._process, self._story.bus_process, what, act)
         except Unanswered as error:
+            self._is_away = True
             raise BusUnavailable("bus", "no answer", applied=error.applied) from error
+        if self._is_away:
+            self._is_away = False
+            for callback in self._return_callbacks:
+                callback()
+        return answer
 
 
 class PlaneAddress:

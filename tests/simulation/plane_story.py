@@ -8,49 +8,45 @@ supervisor and keeper. Judged at the end: J1 to J11, P9 (nothing is paid twice),
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
-import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any, cast
-from unittest.mock import patch
 
 from flow import plane_invariants as invariants
 from flow.stage import Seen
+from starlette.routing import compile_path
 
-from holdfast.app import running
 from holdfast.buses.detached import DetachedBus
 from holdfast.config import Settings
 from holdfast.core.job import Job as StoredJob
 from holdfast.core.job import JobId, Tenant
 from holdfast.core.retry import Backoff
-from holdfast.core.states import TERMINAL, EffectState, Risk, State
+from holdfast.core.states import TERMINAL, Risk, State
 from holdfast.core.topic import Topic, Topics
-from holdfast.errors import StoreUnavailable
-from holdfast.gateway.app import build
+from holdfast.flow.dispatch import JOB
 from holdfast.gateway.routes import ROUTES
+from holdfast.locks import LockClass
 from holdfast.locks.stores import open_store as open_lock_store
 from holdfast.loops import Loop
 from holdfast.ports import Delivery, JobEvent
 from holdfast.stores import open_store
 from holdfast.telemetry import Telemetry
-from holdfast.wiring import Wiring
-from holdfast.worker import Job, Worker
-from holdfast.worker.http1 import BrokenExchange, Reply
+from holdfast.wiring import CLASSES, Wiring
 from holdfast.worker.identity import Identity
-from holdfast.worker.supervisor import Supervisor
 from simulation.full_disk import Disk
 from simulation.job_history import Log
 from simulation.lock_link import LinkedStore, Markers, Witness, let_go_of
 from simulation.nemesis import Nemesis
-from simulation.plane_link import BusLink, DeadManSwitch, PlaneAddress, StoreLink
-from simulation.world import Process, here
+from simulation.plane_link import DeadManSwitch, PlaneAddress, StoreLink
+from simulation.plane_nodes import LEASE_S, Node, People, PlaneNode, WorkerNode
+from simulation.stand_ins import standing_in
+from simulation.world import here
 
-LEASE_S = 4.0
-RAGE_S = 6.0
+SIZES = (*12 * [(1, 4.0)], *7 * [(2, 4.0)], *4 * [(3, 4.0)], (6, 7.0))
+"""How many jobs there are, and for how long it rages. Small stories find no less in the same time, and are soon
+understood; some are large, for what only a crowd can do."""
 CALM_S = 100.0
 """At most; a story ends as soon as every job has."""
 TOPICS = Topics(
@@ -58,7 +54,7 @@ TOPICS = Topics(
         Topic(
             name="*",
             lease_s=LEASE_S,
-            dispatch_timeout_s=5.0,
+            dispatch_timeout_s=3.0,
             running_timeout_s=30.0,
             max_attempts=50,
             backoff=Backoff(first_s=0.5, cap_s=2.0),
@@ -67,8 +63,15 @@ TOPICS = Topics(
     )
 )
 
-SERVED = tuple(route for route in ROUTES if route.method == "POST" and route.path.startswith(("/v1/jobs", "/v1/work")))
+SHORT_JOB = LockClass(JOB.name, ttl=3, renew_every=1, wait=2, risk=JOB.risk)
+"""The lock of a job, which is free again within a story if its holder could not let go of it."""
+
+SERVED = tuple(route for route in ROUTES if route.method == "POST" and route.path.startswith(("/v1/jobs", "/v1/work/")))
 """What is asked for in a story. A gateway is built anew with each start of a plane, which takes time for each route."""
+
+
+_compile_path = functools.cache(compile_path)
+"""The routes are the same whenever a plane is started."""
 
 
 @functools.cache
@@ -82,185 +85,23 @@ def _services_of_jobs(wiring: Wiring) -> tuple[Loop, ...]:
     return wiring.roll_call, wiring.scheduler, wiring.reconciler, wiring.replayer, wiring.snapshot_writer
 
 
-@dataclass
-class Node:
-    """One process of the story, and what may befall it."""
-
-    story: PlaneStory
-    name: str
-    process: Process = field(init=False)
-    starts: int = 0
-
-    def start(self) -> None:
-        self.starts += 1
-        self.process = self.story.world.process(self.name)
-        self.process.start(self.live())
-
-    async def live(self) -> None:
-        raise NotImplementedError
-
-    def pause(self, seconds: float) -> None:
-        self.process.pause(seconds)
-
-    def stall(self, seconds: float) -> None:
-        self.process.stall(seconds)
-
-    def cut(self, seconds: float) -> None:
-        there = self.story.world.chance.choice(self.neighbours())
-        self.story.network.cut(self.process, there, seconds)
-
-    def neighbours(self) -> Sequence[Process]:
-        """Whom it talks to."""
-        raise NotImplementedError
-
-    def step_clock(self, seconds: float) -> None:
-        self.process.wall_step_us += round(seconds * 1_000_000)
-
-    def kill(self, down_s: float) -> None:
-        if not self.process.dead:
-            self.process.crash()
-            self.story.world.after(down_s, self.start)
-
-
-class PlaneNode(Node):
-    gateway: Any = None
-
-    def neighbours(self) -> Sequence[Process]:
-        story = self.story
-        return (story.server, story.bus_process, story.bus_process) if story.detached else (story.server,)
-
-    async def live(self) -> None:
-        story = self.story
-        self.gateway = None
-        bus = BusLink(story, self.process) if story.detached else None
-        while True:
-            with contextlib.suppress(Exception):  # the store is away: a service manager starts it again
-                async with running(story.settings, runtime=self.process.runtime, bus=bus) as plane:
-                    self.gateway = build(plane, routes=story.served)
-                    await asyncio.Event().wait()
-            await asyncio.sleep(0.5)
-
-    async def serve(self, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
-        """One request, as the socket would hand it to the gateway."""
-        if self.gateway is None:
-            raise BrokenExchange("nobody listens")
-        sent_along = {"host": "127.0.0.1", "content-type": "application/json", **headers}
-        raw = [(name.encode(), value.encode()) for name, value in sent_along.items()]
-        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": raw}
-        coming = [{"type": "http.request", "body": body, "more_body": False}]
-        sent: list[dict[str, Any]] = []
-
-        async def receive() -> dict[str, Any]:
-            if not coming:
-                await asyncio.Event().wait()  # nobody hangs up
-            return coming.pop()
-
-        async def send(message: dict[str, Any]) -> None:
-            sent.append(message)
-
-        await self.gateway(scope, receive, send)
-        return Reply(sent[0]["status"], sent[1]["body"])
-
-
-class WorkerNode(Node):
-    def neighbours(self) -> Sequence[Process]:
-        return [plane.process for plane in self.story.planes]
-
-    async def live(self) -> None:
-        worker = Worker("http://plane", name=self.name, slots=3, backlog=1)
-        worker.task("*", isolation="async")(self.handle)
-        supervisor = Supervisor(
-            worker.options, worker.isolations(), worker=worker, target="", runtime=self.process.runtime
-        )
-        await supervisor.run()
-
-    async def handle(self, job: Job) -> Any:
-        story, chance = self.story, self.story.world.chance
-        story.entered.append((JobId(job.id), job.fence))
-        await asyncio.sleep(chance.choice((0.0, 0.2, 2.0, LEASE_S)) * chance.random())
-        if chance.random() < 0.1 and not story.calm:
-            raise ConnectionError("the model is overloaded")
-        if job.payload == "pay":
-            await job.once("pay", story.pay, job.id, job.fence)
-        return {"by": self.name}
-
-
-class People(Node):
-    """They submit until they are answered, cancel now and then, and look into the books when asked."""
-
-    async def live(self) -> None:
-        story, chance = self.story, self.story.world.chance
-        address = PlaneAddress(story)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.resolve())
-            for n in range(story.wanted):
-                await asyncio.sleep(chance.uniform(0.0, 2 * RAGE_S / story.wanted))
-                group.create_task(self.submit(address, f"order-{n}", chance.choice(("pay", "pay", "read"))))
-
-    async def submit(self, address: PlaneAddress, key: str, payload: str) -> None:
-        story = self.story
-        order = json.dumps({"topic": "work", "payload": payload}).encode()
-        while True:
-            try:
-                reply = await address.post("/v1/jobs", order, within_s=5.0, key=key)
-                if reply.status in (200, 202):
-                    break
-            except BrokenExchange:
-                pass  # nobody was there, or nobody answered
-            await asyncio.sleep(0.5)
-        job_id = JobId(json.loads(reply.body)["id"])
-        story.world.tell(self.name, f"{key} is acknowledged as {job_id}")
-        story.acknowledged.append((job_id, story.commits()))
-        if story.world.chance.random() < 0.1 and not story.calm:
-            await asyncio.sleep(story.world.chance.uniform(0.0, 5.0))
-            with contextlib.suppress(BrokenExchange):
-                await address.post(f"/v1/jobs/{job_id}:cancel", b"{}", within_s=5.0)
-                story.reached["cancel"] += 1
-
-    async def resolve(self) -> None:
-        """A person goes through the worklist and says what the bank's book says."""
-        story = self.story
-        while True:
-            await asyncio.sleep(2.0)
-            for effect in story.ask(story.jobs.list_effects, story.tenant, state=EffectState.UNKNOWN):
-                state = EffectState.COMMITTED if story.paid[effect.job_id] else EffectState.ABSENT
-                with contextlib.suppress(StoreUnavailable):  # the disk is full: they look again
-                    story.ask(
-                        story.jobs.resolve_effect,
-                        story.tenant,
-                        effect.job_id,
-                        effect.key,
-                        state=state,
-                        result=b"null",
-                        note="seen in the book",
-                    )
-                    story.reached[f"resolved as {state}"] += 1
-
-
 class PlaneStory(Witness):
     """One seed's story. `run` raises `AssertionError` for a broken promise."""
 
     tenant = Tenant("default")
     settings = Settings(store="sqlite:///:memory:", topics=TOPICS)
     served = SERVED
+    sizes: Sequence[tuple[int, float]] = SIZES
 
-    def __init__(
-        self, seed: int, *, tells: bool = False, without: frozenset[int] = frozenset(), calm: bool = False
-    ) -> None:
-        super().__init__(seed, tells=tells, without=without)
+    def __init__(self, seed: int, *, without: frozenset[int] = frozenset(), calm: bool = False) -> None:
+        super().__init__(seed, without=without)
         chance = self.world.chance
         self.calm = calm
         self.detached = chance.random() < 0.5
-        self.wanted = chance.choice((2, 3, 6))
-        url = f"sqlite:///:memory:{chance.getrandbits(64)}"
-        self.jobs = cast(Any, open_store(url, topics=TOPICS, runtime=self.server.runtime))
-        self.open(self.jobs)
-        # Reads share the only connection of a database in memory: no write is ever under way beside them.
-        self.jobs._reader = self.jobs._scanner = self.jobs._part.writer._connection
-        self.store = open_lock_store(
-            url, holder="store", prefix="holdfast:", runtime=self.server.runtime, timeout_s=LEASE_S
-        )
-        self.open(self.store)
+        self.wanted, self.rage_s = chance.choice(self.sizes)
+        self.calms_down_at = self.world.clock_s + self.rage_s
+        """From then on nothing goes wrong any more."""
+        self._set_up_store()
         self.bus_process = self.world.process("bus")
         self.bus = DetachedBus(lambda: self.world.clock_s, fail=lambda _: None)
         self.acknowledged: list[tuple[JobId, int]] = []
@@ -271,37 +112,54 @@ class PlaneStory(Witness):
         self.events: list[JobEvent] = []
         self.log = Log()
         self.planes = [PlaneNode(self, f"plane{n}") for n in range(2)]
-        self.workers = [WorkerNode(self, f"worker{n}") for n in range(2)]
+        self.workers = [WorkerNode(self, f"worker{n}") for n in range(chance.choice((1, 2, 2)))]
         self.nodes: list[Node] = [*self.planes, *self.workers, People(self, "people")]
 
     def run(self) -> None:
         with ExitStack() as stack:
-            for target, stand_in in self._stand_ins().items():
-                stack.enter_context(patch(target, stand_in))
+            stack.enter_context(standing_in(self._stand_ins()))
             for node in self.nodes:
                 node.start()
-            disk = Disk(self, self.jobs._part.writer._connection, rage_s=RAGE_S)
             if not self.calm:
                 nemesis = Nemesis(self.network, [*self.planes, *self.workers], ttl_s=LEASE_S)
-                nemesis.extra = [disk.fill]
-                nemesis.rage(until=RAGE_S)
+                nemesis.extra = self._strikes()
+                nemesis.rage(until=self.rage_s)
             try:
-                self.world.run(until=RAGE_S)
-                for more in range(1, int(CALM_S)):
-                    self.world.run(until=RAGE_S + more)
-                    if self.is_over():
-                        break
+                self.world.run(until=self.rage_s)
+                self.world.run(until=self.rage_s + CALM_S, unless=self.is_over)
                 self.judge()
             finally:
-                disk.free()
                 self.world.end()
-                let_go_of(self.store)
+                self._let_go()
+
+    def _set_up_store(self) -> None:
+        url = f"sqlite:///:memory:{self.world.chance.getrandbits(64)}"
+        self.jobs = cast(Any, open_store(url, topics=TOPICS, runtime=self.server.runtime))
+        self.open(self.jobs)
+        # Reads share the only connection of a database in memory: no write is ever under way beside them.
+        self.jobs._reader = self.jobs._scanner = self.jobs._part.writer._connection
+        self.store = open_lock_store(
+            url, holder="store", prefix="holdfast:", runtime=self.server.runtime, timeout_s=LEASE_S
+        )
+        self.open(self.store)
+        self._disk = Disk(self, self.jobs._part.writer._connection, rage_s=self.rage_s)
+
+    def _strikes(self) -> list[Callable[[], None]]:
+        """What can befall this kind of store."""
+        return [self._disk.fill]
+
+    def _let_go(self) -> None:
+        self._disk.free()
+        let_go_of(self.store)
 
     def _stand_ins(self) -> dict[str, Any]:
         dead_man = DeadManSwitch(self)
         return {
             "holdfast.app.open_store": lambda *_, **__: StoreLink(self, here()),
             "holdfast.locks.locks.open_store": lambda *_, **__: LinkedStore(self, here(), here().name),
+            "holdfast.locks.locks.default_holder": lambda: here().name,
+            "holdfast.flow.dispatch.JOB": SHORT_JOB,
+            "holdfast.app.CLASSES": tuple(SHORT_JOB if one is JOB else one for one in CLASSES),
             "holdfast.worker.link.Address": lambda *_, **__: PlaneAddress(self),
             "holdfast.worker.supervisor.own_identity": self._identity,
             "holdfast.worker.introduction.is_dead": self._is_dead,
@@ -310,8 +168,10 @@ class PlaneStory(Witness):
             # The floor under the wake-ups, further down: else most steps of a story would be idle looks.
             "holdfast.scheduler.POLL_S": 2.0,
             "holdfast.reconciler.POLL_S": 2.0,
+            "holdfast.roll_call.LOOK_S": 4.0,
             "holdfast.wiring.Wiring.services": property(_services_of_jobs),
             "holdfast.app.Telemetry": _telemetry,
+            "starlette.routing.compile_path": _compile_path,
             "holdfast.app.PrometheusObserver": lambda *_, **__: Markers(self.reached),
         }
 
@@ -345,8 +205,17 @@ class PlaneStory(Witness):
         self.paid[job_id] += 1
         if self.paid[job_id] > 1:
             self.broke(f"P9: {job_id} was paid {self.paid[job_id]} times")
-        await asyncio.sleep(LEASE_S * self.world.chance.random())
+        await self.take_time(LEASE_S)
         return True
+
+    async def take_time(self, seconds_max: float) -> None:
+        """As work does; but nobody learns anything from work that goes on when nothing can befall it any more."""
+        left_s = max(self.calms_down_at - self.world.clock_s, 0.0)
+        await asyncio.sleep(min(seconds_max * self.world.chance.random(), left_s))
+
+    @property
+    def is_raging(self) -> bool:
+        return not self.calm and self.world.clock_s < self.calms_down_at
 
     def is_over(self) -> bool:
         if len(self.acknowledged) < self.wanted:
@@ -382,7 +251,7 @@ class PlaneStory(Witness):
         )
         for kind in {event.kind for event in self.events}:
             self.reached[kind] += 1
-        invariants.check_audit(self.events)
+        self.check_numbers()
         invariants.check_legal_edges(self.events)
         invariants.check_terminal_stable(self.events, jobs)
         invariants.check_state_before_publish(seen)
@@ -392,3 +261,6 @@ class PlaneStory(Witness):
         invariants.check_rollback_safe(self.events)
         invariants.check_ack_after_commit(seen)
         return seen, jobs
+
+    def check_numbers(self) -> None:
+        invariants.check_audit(self.events)

@@ -1,7 +1,8 @@
 """Connections to a Redis server in memory, as streams: in order, and broken when a part of them is lost.
 
 The product's own client speaks over them. Faults befall what is written: a piece that is lost takes along all
-that comes after it on this connection, until somebody gives it up.
+that comes after it on this connection, until somebody gives it up. What was late when the client gave it up may still
+arrive: a proxy has it, or the server had it in hand. Nothing arrives twice but what the client itself repeats.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from holdfast.locks.port import Busy, Grant, Holder, LockStore, Ownership, Renew
 from simulation.network import USUAL
 
 if TYPE_CHECKING:
-    from simulation.redis_story import RedisStory
+    from simulation.redis_witness import RedisWitness
     from simulation.world import Lane
 
 
@@ -38,7 +39,7 @@ class Socket:
 class Stream:
     """A client's end of a connection: an `asyncio.Transport`, as far as it is used."""
 
-    def __init__(self, story: RedisStory, lane: Lane, protocol: Any) -> None:
+    def __init__(self, story: RedisWitness, lane: Lane, protocol: Any) -> None:
         self._story = story
         self._world = story.world
         self._lane = lane
@@ -47,7 +48,7 @@ class Stream:
         self._there_by = self._back_by = 0.0
         """Nothing overtakes what was sent before."""
         self._cut_there = self._cut_back = False
-        self._ended = False
+        self._is_given_up = self._is_over = False
         story.streams.append(self)
         protocol.connection_made(self)
 
@@ -56,33 +57,55 @@ class Stream:
 
     def write(self, request: bytes) -> None:
         story, network = self._story, self._story.network
-        if self._ended or self._world.over:
+        if self._is_given_up or self._world.over:
             return
         fate = network.draw("a request")
         self._cut_there |= fate.request_s is None or network.is_cut(self._lane.process, story.server)
         if self._cut_there:
             return
+        if self._breaks():
+            if self._world.chance.random() < 0.5:  # else before it arrives
+                self._arrive(request, None)
+            self.end()
+            return
         late_s = fate.stall_s + (fate.request_s or 0.0)
-        if fate is USUAL and self._there_by <= self._world.clock_s and network.is_express():
+        if fate is USUAL and self._there_by <= self._world.clock_s and self._is_express():
             self._arrive(request, fate.reply_s)
             return
-        self._there_by = max(self._there_by, self._world.clock_s + network.latency() + late_s)
+        self._there_by = max(self._there_by, self._world.clock_s + self._latency() + late_s)
         self._world.at(self._there_by, lambda: self._arrive(request, fate.reply_s))
 
-    def abort(self) -> None:
-        self.end()
+    def _is_express(self) -> bool:
+        return not self._story.far_s and self._story.network.is_express()
 
-    def end(self) -> None:
-        """Both sides learn of it; what was on its way is lost."""
-        if not self._ended:
-            self._ended = True
+    def _latency(self) -> float:
+        far_s = self._story.far_s
+        return self._story.network.latency() + (far_s * self._world.chance.random() if far_s else 0.0)
+
+    def _breaks(self) -> bool:
+        """Both sides are told: the one fault that a message by itself does not know. In the moods that repeat messages."""
+        network, rate = self._story.network, self._story.network.mix.twice
+        return rate > 0.0 and self._world.chance.random() < rate and network.inject("break a connection")
+
+    def abort(self) -> None:
+        """The client gives it up; what is on its way may still arrive."""
+        if not self._is_given_up:
+            self._is_given_up = True
             self._server.forget(self._hear)
             self._lane.call_soon(self._protocol.connection_lost, None)
 
+    def end(self) -> None:
+        """Both sides learn of it; what was on its way is lost."""
+        self._is_over = True
+        self.abort()
+
     def _arrive(self, request: bytes, reply_s: float | None) -> None:
-        if self._ended or self._world.over:
+        if self._is_over or self._world.over:
             return
         reply = self._server.feed(request, self._hear)
+        if self._is_given_up:
+            self._server.forget(self._hear)
+            return
         self._cut_back |= reply_s is None
         self._send_back(reply, reply_s or 0.0)
 
@@ -94,22 +117,22 @@ class Stream:
     def _send_back(self, reply: bytes, late_s: float) -> None:
         if self._cut_back:
             return
-        network, now = self._story.network, self._world.clock_s
-        if not late_s and self._back_by <= now and network.is_express():
+        now = self._world.clock_s
+        if not late_s and self._back_by <= now and self._is_express():
             self._lane.call_soon(self._receive, reply)
             return
-        self._back_by = max(self._back_by, now + network.latency() + late_s)
+        self._back_by = max(self._back_by, now + self._latency() + late_s)
         self._world.at(self._back_by, lambda: self._lane.call_soon(self._receive, reply))
 
     def _receive(self, reply: bytes) -> None:
-        if not self._ended:
+        if not self._is_given_up:
             self._protocol.data_received(reply)
 
 
 class WatchedStore:
     """The real store of one client; what it was told is noted, for those who judge."""
 
-    def __init__(self, story: RedisStory, store: LockStore) -> None:
+    def __init__(self, story: RedisWitness, store: LockStore) -> None:
         self._story = story
         self._store = store
 
@@ -158,12 +181,12 @@ class WatchedStore:
         await self._store.close()
 
 
-def dialling(story: RedisStory) -> Callable[..., Awaitable[tuple[Stream, Any]]]:
+def dialling(story: RedisWitness) -> Callable[..., Awaitable[tuple[Stream, Any]]]:
     """`create_connection` of every loop in the story."""
 
     async def create_connection(lane: Lane, make: Callable[[], Any], *_: Any, **__: Any) -> tuple[Stream, Any]:
-        if story.network.is_cut(lane.process, story.server):
-            raise ConnectionRefusedError("cut off")
+        if story.network.is_cut(lane.process, story.server) or story.redis.is_away:
+            raise ConnectionRefusedError("nobody answers")
         protocol = make()
         return Stream(story, lane, protocol), protocol
 

@@ -1,112 +1,168 @@
-"""A Redis server in memory: the commands that the lock store uses, and a real Lua for its script.
+"""A Redis server in memory: the commands that the lock store and the plane's store use, and a real Lua for their scripts.
 
 It answers bytes with bytes, in one step, by the clock it is given. A key is gone in the millisecond in which it expires.
+`test_redis_server.py` asks it and a real server the same.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from lupa.lua51 import LuaError, LuaRuntime
 
+from simulation.redis_keyspace import OK, RedisError, Status
+from simulation.redis_sorted import Pairs, SortedSets, Streams
+
 EDITS: tuple[tuple[str, str], ...] = ()
-"""What a mutant changes in a script before it is run."""
+"""What a mutant changes in the scripts that have these lines, before they are run."""
 
 Hear = Callable[[bytes], None]
+Ran = Callable[[bytes, list[bytes], list[bytes], Any], None]
+
+WRITES_MORE = {"HINCRBY", "HSET", "RPUSH", "SADD", "SET", "XADD", "ZADD"}
+"""What a server does not do that has no memory left."""
+WRITES = WRITES_MORE | {"DEL", "HDEL", "LPOP", "LREM", "PEXPIRE", "SREM", "XDEL", "ZREM"}
+NO_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
+READ_ONLY = "ERR Write commands are not allowed from read-only scripts."
 
 
-class RedisError(Exception):
-    """An error reply."""
-
-
-class Status(bytes):
-    """A reply that is neither data nor an error."""
-
-
-class RedisServer:
-    def __init__(self, now_us: Callable[[], int], ran: Callable[[list[bytes], list[bytes], bytes], None]) -> None:
-        self._now_us = now_us
+class RedisServer(SortedSets, Streams):
+    def __init__(self, now_us: Callable[[], int], ran: Ran) -> None:
+        super().__init__(now_us)
         self._ran = ran
-        """Told of each run of a script: its keys, its arguments, its answer."""
-        self._values: dict[bytes, Any] = {}
-        self._expires_ms: dict[bytes, int] = {}
+        """Told of each run of a script: its text, its keys, its arguments, its answer."""
+        self.is_full = False
+        """Whether no memory is left."""
+        self.is_away = False
+        """Whether nobody listens."""
+        self._runs = 0
         self._channels: dict[bytes, list[Hear]] = {}
         self._scripts: dict[bytes, bytes] = {}
-        self._answers: list[bytes] = []
+        self._transactions: dict[Hear, list[list[bytes]]] = {}
+        self._running: Script | None = None
+        self._has_written = False
+        """The script that is running."""
 
     def feed(self, request: bytes, hear: Hear) -> bytes:
         """The replies to whole commands. What is published later goes to `hear`."""
-        replies = []
-        for words in _commands(request):
-            try:
-                replies.append(_encode(self._carry_out(words, hear)))
-            except RedisError as error:
-                replies.append(f"-{error}\r\n".encode())
-        return b"".join(replies)
+        return b"".join([self._answer(words, hear) for words in commands_of(request)])
 
     def forget(self, hear: Hear) -> None:
         """Its connection has ended."""
+        self._transactions.pop(hear, None)
         for listening in self._channels.values():
             if hear in listening:
                 listening.remove(hear)
 
-    def snapshot(self) -> tuple[dict[bytes, Any], dict[bytes, int]]:
-        return copy.deepcopy((self._values, self._expires_ms))
-
-    def restore(self, copied: tuple[dict[bytes, Any], dict[bytes, int]]) -> None:
-        self._values, self._expires_ms = copy.deepcopy(copied)
-
-    def find(self, key: bytes) -> Any:
-        if self._expires_ms.get(key, self._now_ms + 1) <= self._now_ms:
-            del self._values[key], self._expires_ms[key]
-        return self._values.get(key)
-
-    def expires_ms(self, key: bytes) -> int:
-        return self._expires_ms[key]
-
-    def keys(self) -> list[bytes]:
-        return [key for key in list(self._values) if self.find(key) is not None]
-
-    @property
-    def _now_ms(self) -> int:
-        return self._now_us() // 1000
+    def restart(self) -> None:
+        """It has everything that it had on its disk; and none of what it had in memory alone."""
+        self._runs += 1
+        self._channels.clear()
+        self._scripts.clear()
+        self._transactions.clear()
 
     # -- commands ----------------------------------------------------------------------------------
 
+    def _answer(self, words: list[bytes], hear: Hear) -> bytes:
+        try:
+            return _encode(self._carry_out(words, hear))
+        except RedisError as error:
+            return f"-{error}\r\n".encode()
+
     def _carry_out(self, words: list[bytes], hear: Hear) -> Any:
         match words:
+            case [b"MULTI"]:
+                self._transactions[hear] = []
+                return OK
+            case [b"EXEC"]:
+                return [Encoded(self._answer(each, hear)) for each in self._transactions.pop(hear)]
+            case _ if hear in self._transactions:
+                self._transactions[hear].append(words)
+                return Status(b"QUEUED")
             case [b"HELLO", *_]:
-                return [b"proto", 3]
-            case [b"SCRIPT", b"LOAD", text]:
-                sha = hashlib.sha1(text).hexdigest().encode()
-                self._scripts[sha] = text
-                return sha
-            case [b"EVALSHA", sha, count, *rest]:
-                if sha not in self._scripts:
-                    raise RedisError("NOSCRIPT No matching script")
-                return self._run(self._scripts[sha], int(count), rest)
-            case [b"EVAL", text, count, *rest]:
-                return self._run(text, int(count), rest)
+                return {b"proto": 3}
+            case [b"INFO", section]:
+                return Text(self._about(section))
             case [b"SUBSCRIBE", channel]:
                 self._channels.setdefault(channel, []).append(hear)
                 return _Push([b"subscribe", channel, 1])
-        raise RedisError(f"ERR unknown command {words[0]!r}")
+            case [b"EVALSHA" | b"EVAL" | b"SCRIPT", *_]:
+                return self._script(words)
+        return self._command(*words)
 
-    def _run(self, text: bytes, count: int, rest: list[bytes]) -> bytes:
+    def _script(self, words: list[bytes]) -> Any:
+        match words:
+            case [b"SCRIPT", b"LOAD", text]:
+                return self._keep(text)
+            case [b"EVALSHA", sha, count, *rest]:
+                if sha not in self._scripts:
+                    raise RedisError("NOSCRIPT No matching script. Please use EVAL.")
+                return self._run(self._scripts[sha], int(count), rest)
+            case [b"EVAL", text, count, *rest]:
+                self._keep(text)
+                return self._run(text, int(count), rest)
+        raise RedisError("ERR unknown subcommand")
+
+    def _about(self, section: bytes) -> str:
+        told = {
+            b"server": f"run_id:run{self._runs}",
+            b"memory": "maxmemory_policy:noeviction",
+            b"replication": "role:master",
+        }
+        return f"# {section.decode()}\r\n{told[section]}\r\n"
+
+    def _command(self, name: bytes, *args: bytes) -> Any:
+        word = name.decode()
+        verb: Callable[..., Any] | None = getattr(self, f"do_{word.lower()}", None)
+        if verb is None:
+            raise RedisError(f"ERR unknown command '{word}', with args beginning with: ")
+        if word in WRITES:
+            self._check_write(word)
+        return verb(*args)
+
+    def _check_write(self, word: str) -> None:
+        script = self._running
+        if script is not None and script.only_reads:
+            raise RedisError(READ_ONLY)
+        # Of a script that does not say what it does, the first write decides for all.
+        if self.is_full and word in WRITES_MORE and not self._has_written:
+            raise RedisError(NO_MEMORY)
+        self._has_written = script is not None
+
+    def do_publish(self, channel: bytes, message: bytes) -> int:
+        listening = self._channels.get(channel, [])
+        for hear in tuple(listening):
+            hear(_encode(_Push([b"message", channel, message])))
+        return len(listening)
+
+    # -- scripts -----------------------------------------------------------------------------------
+
+    def _keep(self, text: bytes) -> bytes:
+        sha = _sha1(text)
+        self._scripts[sha] = text
+        return sha
+
+    def _run(self, text: bytes, count: int, rest: list[bytes]) -> Any:
         keys, arguments = rest[:count], rest[count:]
-        lua, script = _compiled(text, EDITS)
+        script = _compiled(text, EDITS)
+        lua = script.lua
+        if self.is_full and script.says_what and not script.only_reads:
+            raise RedisError(NO_MEMORY)
         api = lua.table_from({b"call": functools.partial(self._call, lua), b"pcall": functools.partial(self._try, lua)})
-        api[b"sha1hex"] = lambda value: hashlib.sha1(value).hexdigest().encode()
+        api[b"sha1hex"] = _sha1
+        self._running, self._has_written = script, False
         try:
-            answer: bytes = script(lua.table_from(keys), lua.table_from(arguments), api, _cjson(lua))
+            answer = _from_lua(script.run(lua.table_from(keys), lua.table_from(arguments), api, _cjson(lua)))
         except LuaError as error:
             raise RedisError(f"ERR {error}") from error
-        self._ran(keys, arguments, answer)
+        finally:
+            self._running, self._has_written = None, False
+        self._ran(text, keys, arguments, answer)
         return answer
 
     def _call(self, lua: Any, *words: Any) -> Any:
@@ -118,116 +174,27 @@ class RedisServer:
         except RedisError as error:
             return lua.table_from({b"err": str(error).encode()})
 
-    def _command(self, name: bytes, *args: bytes) -> Any:
-        verb: Callable[..., Any] = getattr(self, f"_{name.decode().lower()}")
-        return verb(*args)
-
-    def _time(self) -> list[bytes]:
-        now_us = self._now_us()
-        return [str(now_us // 1_000_000).encode(), str(now_us % 1_000_000).encode()]
-
-    def _exists(self, *keys: bytes) -> int:
-        return sum(self.find(key) is not None for key in keys)
-
-    def _get(self, key: bytes) -> bytes | None:
-        value = self.find(key)
-        if value is not None and not isinstance(value, bytes):
-            raise RedisError("WRONGTYPE Operation against a key holding the wrong kind of value")
-        return value
-
-    def _set(self, key: bytes, value: bytes, *options: bytes) -> Any:
-        before = self._get(key)
-        self._values[key] = value
-        self._expires_ms.pop(key, None)
-        match options:
-            case (b"PX", ttl_ms):
-                self._expires_ms[key] = self._now_ms + int(ttl_ms)
-            case (b"GET",):
-                return before
-        return Status(b"OK")
-
-    def _del(self, key: bytes) -> int:
-        found = self.find(key) is not None
-        self._values.pop(key, None)
-        self._expires_ms.pop(key, None)
-        return int(found)
-
-    def _pttl(self, key: bytes) -> int:
-        if self.find(key) is None:
-            return -2
-        return self._expires_ms[key] - self._now_ms if key in self._expires_ms else -1
-
-    def _pexpire(self, key: bytes, ttl_ms: bytes) -> int:
-        if self.find(key) is None:
-            return 0
-        self._expires_ms[key] = self._now_ms + int(ttl_ms)
-        return 1
-
-    def _lpop(self, key: bytes) -> bytes | None:
-        queue: list[bytes] | None = self.find(key)
-        if queue is None:
-            return None
-        first = queue.pop(0)
-        self._drop_if_empty(key)
-        return first
-
-    def _rpush(self, key: bytes, value: bytes) -> int:
-        if self.find(key) is None:
-            self._values[key] = []
-        self._values[key].append(value)
-        return len(self._values[key])
-
-    def _lrem(self, key: bytes, _count: bytes, value: bytes) -> int:
-        queue: list[bytes] = self.find(key) or []
-        if value not in queue:
-            return 0
-        queue.remove(value)
-        self._drop_if_empty(key)
-        return 1
-
-    def _hset(self, key: bytes, name: bytes, value: bytes) -> int:
-        if self.find(key) is None:
-            self._values[key] = {}
-        added = name not in self._values[key]
-        self._values[key][name] = value
-        return int(added)
-
-    def _hget(self, key: bytes, name: bytes) -> bytes | None:
-        return (self.find(key) or {}).get(name)
-
-    def _hdel(self, key: bytes, name: bytes) -> int:
-        found = self.find(key) is not None and self._values[key].pop(name, None) is not None
-        self._drop_if_empty(key)
-        return int(found)
-
-    def _hvals(self, key: bytes) -> list[bytes]:
-        return list((self.find(key) or {}).values())
-
-    def _xadd(self, *_: bytes) -> bytes:
-        return b"0-0"  # a history that no story reads
-
-    def _publish(self, channel: bytes, message: bytes) -> int:
-        listening = self._channels.get(channel, [])
-        for hear in tuple(listening):
-            hear(_encode(_Push([b"message", channel, message])))
-        return len(listening)
-
-    def _drop_if_empty(self, key: bytes) -> None:
-        if not self._values.get(key, True):
-            self._del(key)
-
 
 # -- Lua -------------------------------------------------------------------------------------------------
 
 
+class Script(NamedTuple):
+    lua: Any
+    run: Any
+    says_what: bool
+    """It begins with a line that does."""
+    only_reads: bool
+
+
 @functools.cache
-def _compiled(text: bytes, edits: tuple[tuple[str, str], ...]) -> tuple[Any, Any]:
+def _compiled(text: bytes, edits: tuple[tuple[str, str], ...]) -> Script:
     for right, wrong in edits:
-        assert right.encode() in text, f"no such line in the script: {right}"
         text = text.replace(right.encode(), wrong.encode())
+    first, _, rest = text.partition(b"\n")
+    says_what = first.startswith(b"#!lua")
     lua = LuaRuntime(encoding=None, unpack_returned_tuples=False)
-    script = lua.execute(b"return function(KEYS, ARGV, redis, cjson)\n" + text + b"\nend")
-    return lua, script
+    run = lua.execute(b"return function(KEYS, ARGV, redis, cjson)\n" + (rest if says_what else text) + b"\nend")
+    return Script(lua, run, says_what, says_what and b"no-writes" in first)
 
 
 @functools.cache
@@ -241,16 +208,46 @@ def _cjson(lua: Any) -> Any:
     return lua.table_from({b"encode": encode, b"decode": decode})
 
 
+def _sha1(text: bytes) -> bytes:
+    return hashlib.sha1(text).hexdigest().encode()
+
+
 def _text(word: Any) -> bytes:
     return word if isinstance(word, bytes) else f"{word:.17g}".encode()
 
 
 def _to_lua(lua: Any, reply: Any) -> Any:
-    if reply is None:
-        return False
-    if isinstance(reply, Status):
-        return lua.table_from({b"ok": bytes(reply)})
-    return lua.table_from(reply) if isinstance(reply, list) else reply
+    """As a script is told: in version 2 of the protocol."""
+    match reply:
+        case None:
+            return False
+        case Status():
+            return lua.table_from({b"ok": bytes(reply)})
+        case float():
+            return _number(reply)
+        case dict():
+            return _to_lua(lua, [*itertools.chain.from_iterable(reply.items())])
+        case Pairs():
+            return _to_lua(lua, [*itertools.chain.from_iterable(reply)])
+        case list():
+            return lua.table_from([_to_lua(lua, each) for each in reply])
+    return reply
+
+
+def _from_lua(answer: Any) -> Any:
+    """As a server turns what a script returns into a reply."""
+    if answer is None or answer is False:
+        return None
+    if isinstance(answer, bytes):
+        return answer
+    if isinstance(answer, int | float):  # true is 1
+        return int(answer)
+    if answer[b"ok"] is not None:
+        return Status(answer[b"ok"])
+    if answer[b"err"] is not None:
+        raise RedisError(answer[b"err"].decode())
+    members = itertools.takewhile(lambda member: member is not None, (answer[n] for n in itertools.count(1)))
+    return [*map(_from_lua, members)]
 
 
 # -- bytes -----------------------------------------------------------------------------------------------
@@ -260,7 +257,17 @@ class _Push(list[Any]):
     """A message that answers nothing."""
 
 
-def _commands(request: bytes) -> Iterator[list[bytes]]:
+class Text(str):
+    """A reply for people to read."""
+
+    __slots__ = ()
+
+
+class Encoded(bytes):
+    """A reply as it is sent."""
+
+
+def commands_of(request: bytes) -> Iterator[list[bytes]]:
     at = 0
 
     def number() -> int:
@@ -278,10 +285,31 @@ def _commands(request: bytes) -> Iterator[list[bytes]]:
         yield words
 
 
+def _number(score: float) -> bytes:
+    is_whole = score.is_integer() and abs(score) < 2**53
+    return (str(int(score)) if is_whole else repr(score)).encode()
+
+
 def _encode(reply: Any) -> bytes:
-    if isinstance(reply, list):
-        kind = ">" if isinstance(reply, _Push) else "*"
-        return f"{kind}{len(reply)}\r\n".encode() + b"".join(map(_encode, reply))
-    if isinstance(reply, int):
-        return f":{reply}\r\n".encode()
-    return b"$%d\r\n%s\r\n" % (len(reply), reply)
+    """In version 3 of the protocol."""
+    match reply:
+        case Encoded():
+            return bytes(reply)
+        case Status():
+            return b"+%b\r\n" % reply
+        case bytes():
+            return b"$%d\r\n%b\r\n" % (len(reply), reply)
+        case None:
+            return b"_\r\n"
+        case int():
+            return b":%d\r\n" % reply
+        case float():
+            return b",%b\r\n" % _number(reply)
+        case Text():
+            return b"=%d\r\ntxt:%b\r\n" % (len(reply) + 4, reply.encode())
+        case dict():
+            return b"%%%d\r\n%b" % (len(reply), b"".join(map(_encode, itertools.chain.from_iterable(reply.items()))))
+        case list():
+            kind = b">" if isinstance(reply, _Push) else b"*"
+            return b"%b%d\r\n%b" % (kind, len(reply), b"".join(map(_encode, reply)))
+    raise TypeError(f"not a reply: {reply!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -15,8 +16,9 @@ from simulation.governed_story import GovernedStory
 from simulation.lock_story import LockStory
 from simulation.network import Network
 from simulation.plane_story import PlaneStory
+from simulation.redis_plane_story import RedisPlaneStory
 from simulation.redis_story import RedisStory
-from simulation.world import STARTED_AT_S, World
+from simulation.world import STARTED_AT_S, Told, World
 
 GARBAGE_MAX = 50_000
 """Objects, before it is looked for: several stories' worth."""
@@ -36,6 +38,8 @@ STORIES: dict[str, Callable[..., Story]] = {
     "plane": PlaneStory,
     "calm": functools.partial(PlaneStory, calm=True),
     "governed": GovernedStory,
+    "plane-redis": RedisPlaneStory,
+    "calm-redis": functools.partial(RedisPlaneStory, calm=True),
 }
 """Each kind of story, by the name it is replayed under."""
 
@@ -45,12 +49,20 @@ class Ending:
     kind: str
     seed: int
     violation: str | None
-    digest: str
     faults: list[str]
     reached: Counter[str]
     simulated_s: float
     steps: int
-    story: list[str] | None
+    told: list[Told]
+
+    @property
+    def story(self) -> list[str]:
+        """Line by line."""
+        return [str(line) for line in self.told]
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256("".join(self.story).encode()).hexdigest()[:16]
 
     @property
     def replay(self) -> str:
@@ -69,9 +81,9 @@ def quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def run(kind: str, seed: int, *, tells: bool = False, without: frozenset[int] = frozenset()) -> Ending:
+def run(kind: str, seed: int, *, without: frozenset[int] = frozenset()) -> Ending:
     with quiet():
-        story = STORIES[kind](seed, tells=tells, without=without)
+        story = STORIES[kind](seed, without=without)
         violation = None
         try:
             story.run()
@@ -84,12 +96,11 @@ def run(kind: str, seed: int, *, tells: bool = False, without: frozenset[int] = 
         kind=kind,
         seed=seed,
         violation=violation,
-        digest=world.digest,
         faults=story.network.faults,
         reached=story.reached,
         simulated_s=world.clock_s - STARTED_AT_S,
         steps=world.steps,
-        story=world.story,
+        told=world.told,
     )
 
 
@@ -101,7 +112,7 @@ def shrink(ending: Ending) -> tuple[Ending, frozenset[int]]:
         left = [n for n in range(len(ending.faults)) if n not in without]
         for start in range(0, len(left), share):
             tried = without | frozenset(left[start : start + share])
-            again = run(ending.kind, ending.seed, tells=True, without=tried)
+            again = run(ending.kind, ending.seed, without=tried)
             if again.violation is not None:
                 ending, without = again, tried
         if share == 1:

@@ -15,9 +15,11 @@ SVG = "{http://www.w3.org/2000/svg}"
 PROCESSES = {
     "lock": {"store", "resource", "c0", "c1", "probe"},
     "redis": {"store", "resource", "c0", "c1", "probe"},
-    "plane": {"store", "bus", "plane0", "plane1", "worker0", "worker1", "people"},
+    "plane": {"store", "bus", "plane0", "plane1", "worker0", "people"},
+    "plane-redis": {"store", "bus", "plane0", "plane1", "worker0", "people"},
     "governed": {"store", "bus", "plane0", "plane1", "worker0", "worker1", "customers", "deciders"},
-    "calm": {"store", "bus", "plane0", "plane1", "worker0", "worker1", "people"},
+    "calm": {"store", "bus", "plane0", "plane1", "worker0", "people"},
+    "calm-redis": {"store", "bus", "plane0", "plane1", "worker0", "people"},
 }
 
 

@@ -5,13 +5,12 @@ Some of each kind in a test run; many with `make soak`.
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from simulation import governed_mutants, lock_mutants, plane_mutants, redis_mutants
+from simulation import governed_mutants, lock_mutants, plane_mutants, redis_mutants, redis_plane_mutants
+from simulation.caught import read_caught
 from simulation.mutant import Mutant
 from simulation.running import run, run_many, swept_in_between
 from simulation.seeds import is_fixed, replays, seeds_of
@@ -30,10 +29,10 @@ class Telling(NamedTuple):
 
 TELLINGS = {
     "lock": Telling(
-        batches=4,
-        batch=500,
+        batches=8,
+        batch=1250,
         mutants=lock_mutants.MUTANTS,
-        detected_within=400,
+        detected_within=2000,
         reached={
             "abandoned:paused",
             "abandoned:stolen",
@@ -54,7 +53,7 @@ TELLINGS = {
         batches=2,
         batch=150,
         mutants=redis_mutants.MUTANTS,
-        detected_within=600,
+        detected_within=2000,
         reached={
             "abandoned:paused",
             "abandoned:unreachable",
@@ -68,10 +67,10 @@ TELLINGS = {
         },
     ),
     "plane": Telling(
-        batches=3,
-        batch=200,
+        batches=12,
+        batch=420,
         mutants=plane_mutants.MUTANTS,
-        detected_within=600,
+        detected_within=3000,
         reached={
             "attempt.refused",
             "cancel",
@@ -93,7 +92,7 @@ TELLINGS = {
         batches=2,
         batch=24,
         mutants=governed_mutants.MUTANTS,
-        detected_within=40,
+        detected_within=100,
         reached={
             "a result met a busy run",
             "approval raced",
@@ -115,9 +114,22 @@ TELLINGS = {
             "tick missed",
         },
     ),
+    "plane-redis": Telling(
+        batches=2,
+        batch=50,
+        mutants=redis_plane_mutants.MUTANTS,
+        detected_within=600,
+        reached={
+            "cancel",
+            "job.succeeded",
+            "memory full",
+            "server restarted",
+            "write moved",
+        },
+    ),
 }
-CALM = 40
-CAUGHT: dict[str, dict[str, int]] = tomllib.loads(Path(__file__).with_name("caught.toml").read_text())
+CALM = {"calm": 40, "calm-redis": 20}
+CAUGHT = read_caught()
 
 
 @pytest.mark.timeout(300)
@@ -134,12 +146,14 @@ def test_promises_are_kept(kind: str, batch: int) -> None:
         assert not missing, f"never reached: {missing}"
 
 
-def test_where_nothing_happens_nothing_is_put_right() -> None:
-    tally = run_many("calm", range(CALM))
+@pytest.mark.parametrize("kind", CALM)
+def test_where_nothing_happens_nothing_is_put_right(kind: str) -> None:
+    tally = run_many(kind, range(CALM[kind]))
 
     assert not tally.violations, replays(tally)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("kind", "mutant"),
     [

@@ -9,33 +9,69 @@ no lane has anything to do.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import heapq
 import itertools
+import math
 import random
-import sys
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from contextvars import Context
-from typing import Any, cast
+from contextvars import Context, copy_context
+from typing import Any, NamedTuple, cast
 
 STARTED_AT_S = 1000.0
 WALL_AT_START_US = 1_800_000_000_000_000
+LOOK_S = 0.5
+"""Of the story's time, between two questions whether there is anything more to wait for."""
+STEPS_MAX = 500_000
+"""Of a story, which takes some thousands. Who goes on after so many does so for ever, and time may have stopped."""
 LAST_STEPS_MAX = 20_000
 """After the story everything is told to end. What still takes steps after so many goes on for ever."""
 
 
-class Lane(asyncio.BaseEventLoop):
+class Told(NamedTuple):
+    """What happened, and when. Put into words when somebody asks, which is seldom."""
+
+    at_s: float
+    who: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.at_s:10.4f} {self.who:<10} {self.what}"
+
+
+class Step:
+    """A callback on its way: `asyncio.Handle`, and its kind that waits for a time, without what nobody asks of it here."""
+
+    __slots__ = ("args", "callback", "context", "dropped", "when_s")
+
+    def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context | None) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = copy_context() if context is None else context
+        self.dropped = False
+        self.when_s = 0.0
+
+    def cancel(self) -> None:
+        self.dropped = True
+
+    def cancelled(self) -> bool:
+        return self.dropped
+
+    def when(self) -> float:
+        return self.when_s
+
+
+class Lane(asyncio.AbstractEventLoop):
     """One thread of a process, as an event loop that the world steps."""
 
     def __init__(self, world: World, process: Process) -> None:
-        super().__init__()
         self.world = world
         self.process = process
-        self.ready: deque[asyncio.Handle] = deque()
-        self.never_taken: list[asyncio.Handle] = []
+        self.ready: deque[Step] = deque()
+        self.never_taken: list[Step] = []
         """Steps of a dead process. They are made up for after the story, so that its tasks can end."""
+        self.closed = False
         self.awake = False
         """Whether the world asks it for its next step."""
         self.stalled_until = 0.0
@@ -52,37 +88,38 @@ class Lane(asyncio.BaseEventLoop):
         self.tasks.append(task)
         return task
 
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
     def time(self) -> float:
         return self.world.clock_s
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+    ) -> Step:
+        step = Step(callback, args, context)
         if self.process.dead:
-            self.never_taken.append(handle)
+            self.never_taken.append(step)
         else:
-            self.ready.append(handle)
+            self.ready.append(step)
             if not self.awake:
                 self.world.waken(self)
-        return handle
+        return step
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
-        self.world.set_timer(when, self, handle)
-        return handle
+    ) -> Step:
+        step = Step(callback, args, context)
+        step.when_s = when
+        self.world.set_timer(when, self, step)
+        return step
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> Step:
         return self.call_at(self.world.clock_s + delay, callback, *args, context=context)
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It stays in the heap and is passed over when its time comes."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -90,6 +127,12 @@ class Lane(asyncio.BaseEventLoop):
 
     def is_running(self) -> bool:
         return asyncio._get_running_loop() is self
+
+    def is_closed(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def here() -> Process:
@@ -113,7 +156,7 @@ class Process:
         self.main = self.new_lane()
 
     def new_lane(self) -> Lane:
-        lane = Lane(self.world, self)
+        lane = Lane(self.world, self)  # type: ignore[abstract]  # what it has not, nobody asks for
         self.lanes.append(lane)
         self.world.lanes.append(lane)
         return lane
@@ -182,7 +225,7 @@ class SimRuntime:
 
 
 class World:
-    def __init__(self, seed: int, *, tells: bool = False) -> None:
+    def __init__(self, seed: int) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
         self.clock_s = STARTED_AT_S
@@ -191,11 +234,10 @@ class World:
         """Errors that nobody caught, in any process."""
         self.over = False
         self.steps = 0
-        self.steps_max = sys.maxsize
-        self.story: list[str] | None = [] if tells else None
-        self._digest = hashlib.sha256()
+        self.steps_max = STEPS_MAX
+        self.told: list[Told] = []
         self._awake: list[Lane] = []
-        self._timers: list[tuple[float, int, Lane | None, asyncio.TimerHandle | Callable[[], object]]] = []
+        self._timers: list[tuple[float, int, Lane | None, Step | Callable[[], object]]] = []
         self._numbers = itertools.count()
 
     def process(self, name: str) -> Process:
@@ -205,16 +247,8 @@ class World:
 
     def tell(self, who: str, what: str) -> None:
         """A line of the trace. The digest of all of them is what two runs of a seed must agree on."""
-        if self.over:
-            return
-        line = f"{self.clock_s - STARTED_AT_S:10.4f} {who:<10} {what}"
-        self._digest.update(line.encode())
-        if self.story is not None:
-            self.story.append(line)
-
-    @property
-    def digest(self) -> str:
-        return self._digest.hexdigest()[:16]
+        if not self.over:
+            self.told.append(Told(self.clock_s - STARTED_AT_S, who, what))
 
     # -- time ----------------------------------------------------------------------------------------
 
@@ -225,19 +259,30 @@ class World:
     def after(self, seconds: float, act: Callable[[], object]) -> None:
         self.at(self.clock_s + seconds, act)
 
-    def set_timer(self, when: float, lane: Lane, handle: asyncio.TimerHandle) -> None:
-        heapq.heappush(self._timers, (when, next(self._numbers), lane, handle))
+    def set_timer(self, when: float, lane: Lane, step: Step) -> None:
+        heapq.heappush(self._timers, (when, next(self._numbers), lane, step))
 
     def waken(self, lane: Lane) -> None:
         if not lane.awake:
             lane.awake = True
             self._awake.append(lane)
 
-    def run(self, *, until: float) -> None:
-        """Let everything happen until then."""
+    @property
+    def passed_s(self) -> float:
+        """Since the story began."""
+        return self.clock_s - STARTED_AT_S
+
+    def run(self, *, until: float, unless: Callable[[], bool] | None = None) -> None:
+        """Let everything happen until then, unless there is nothing more to wait for: that is asked now and then."""
         until += STARTED_AT_S
+        asks_at = self.clock_s if unless is not None else math.inf
         self._take_steps()
         while self._timers and self._timers[0][0] <= until:
+            if self._timers[0][0] > asks_at:
+                assert unless is not None
+                if unless():
+                    return
+                asks_at = self._timers[0][0] + LOOK_S
             self._advance()
             if self._awake:
                 self._take_steps()
@@ -257,18 +302,19 @@ class World:
                     awake[n] = awake[-1]
                     awake.pop()
                     continue
-                handle: Any = ready.popleft()  # `_run` would be one more call per step
-                if handle._cancelled:
+                step = ready.popleft()
+                if step.dropped:
                     continue
                 if lane is not running:
                     asyncio._set_running_loop(lane)
                     running = lane
                 self.steps += 1
                 try:
-                    handle._context.run(handle._callback, *handle._args)
+                    step.context.run(step.callback, *step.args)
                 except Exception as error:  # noqa: BLE001  (nobody caught it: the story has failed)
                     self.failures.append(f"{process.name}: {error!r}")
                 if self.steps > self.steps_max:
+                    assert self.over, "somebody takes steps without end"
                     return
         finally:
             asyncio._set_running_loop(None)
@@ -282,8 +328,8 @@ class World:
             if lane is None:
                 if not self.over:  # what comes round for ever would keep a task alive that waits for an answer
                     cast(Callable[[], object], due)()
-            elif not lane.process.dead and not (handle := cast(asyncio.TimerHandle, due))._cancelled:
-                lane.ready.append(handle)
+            elif not lane.process.dead and not (step := cast(Step, due)).dropped:
+                lane.ready.append(step)
                 if not lane.awake:
                     self.waken(lane)
 

@@ -164,14 +164,16 @@ async def _answer_late(job: Job, outcome: Outcome, *, store: Store, telemetry: T
 
 
 async def _was_said(job: Job, outcome: Outcome, store: Store) -> bool:
-    """Whether this attempt's outcome was accepted before. The state cannot tell: a job that was
-    retried on its worker's word looks like one that was taken from it."""
-    after = 0
+    """Whether this attempt ended by this outcome. The state cannot tell: a job that was retried on its worker's word looks
+    like one that was taken from it, and one that was taken from it may have been cancelled since."""
+    after, has_begun = 0, False
     while events := await store.list_events(after=after, limit=EVENTS_PAGE, job_id=job.id):
         for event in events:
-            # What recovery did carries its remedy; that was nobody's outcome.
-            by_worker = "remedy" not in event.detail
-            if event.fence == outcome.fence and event.kind in _SAID[outcome.end] and by_worker:
-                return True
+            if event.fence != outcome.fence:
+                continue
+            if has_begun and event.state is not State.RUNNING:
+                # What recovery did carries its remedy; that was nobody's outcome.
+                return event.kind in _SAID[outcome.end] and "remedy" not in event.detail
+            has_begun |= event.kind == "job.started"
         after = events[-1].number
     return False

@@ -27,7 +27,9 @@ T = TypeVar("T")
 BATCH_MAX = 500
 """Jobs, changes and records per script: some milliseconds, in which the server does nothing else."""
 TURN_MS = 250
-"""How long a plane that was overtaken may take to decide anew, with all others waiting."""
+"""How long a plane that was overtaken may take to decide anew, with all others waiting; or three times as long as it took before."""
+TURN_MS_MAX = 2000
+"""So long do all others wait if it dies in its turn."""
 DONE_MS = 3_600_000
 """How long an answer can be asked after."""
 LOSSES_MAX = 3
@@ -110,9 +112,12 @@ class RedisBatches:
         losses = 0
         async with self._one_at_a_time:
             while True:
+                began = loop.time()
                 try:
                     draft, answer = await decide()
-                    await self._write(draft)
+                    # A turn that ends before a plane far away from the server can use it would be none.
+                    took_ms = round((loop.time() - began) * 1000)
+                    await self._write(draft, turn_ms=min(max(TURN_MS, 3 * took_ms), TURN_MS_MAX))
                 except Moved:
                     if loop.time() >= deadline:
                         raise
@@ -142,14 +147,14 @@ class RedisBatches:
                 return
             await asyncio.sleep(self._runtime.jitter(LOOK_S))
 
-    async def _write(self, draft: Draft) -> None:
+    async def _write(self, draft: Draft, *, turn_ms: int) -> None:
         commands = list(draft.commands.commands())
         if not commands:
             return
         keys = self._keys
         self._writes += 1
         word = f"{self._plane}:{self._writes}"
-        arguments: list[Word] = [draft.head, word, self._plane, TURN_MS, DONE_MS, keys.news]
+        arguments: list[Word] = [draft.head, word, self._plane, turn_ms, DONE_MS, keys.news]
         arguments += self._beside(draft.ledger)
         for command in commands:
             arguments.append(len(command))

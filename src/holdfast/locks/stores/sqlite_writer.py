@@ -96,7 +96,9 @@ def join(path: str, shown: str, runtime: Runtime, name: str, make: Callable[[Wri
         with _writers_lock:
             for idle in [p for p, writer in _writers.items() if writer.closing]:
                 del _writers[idle]
-            writer = _writers.setdefault(place, Writer(path, shown, runtime))
+            writer = _writers.get(place)
+            if writer is None:
+                writer = _writers[place] = Writer(path, shown, runtime)
         part = writer.join(name, make)
         if part is not None:  # else its last user left at this moment
             return part
