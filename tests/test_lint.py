@@ -13,6 +13,8 @@ ROOT = Path(__file__).parent.parent
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_lint_finds_nothing() -> None:
-    ran = subprocess.run(["make", "lint"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    ran = subprocess.run(
+        ["make", "lint"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
 
     assert ran.returncode == 0, f"make lint:\n{ran.stdout}"

@@ -223,7 +223,8 @@ class Passing:
             while request := await reader.read(65536):
                 await self.let_pass(request)
                 out.write(request)
-            out.write_eof()
+        with suppress(OSError):
+            out.write_eof()  # else the other side would wait for more, and so would we
         await asyncio.wait([answering])
         out.close()
         await asyncio.gather(answering, out.wait_closed(), writer.wait_closed(), return_exceptions=True)

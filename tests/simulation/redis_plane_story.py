@@ -36,8 +36,8 @@ WAYS = ((0.0, 0.5, TOPICS), (0.0, 2.0, TOPICS), (0.12, 2.0, PATIENT))
 more that still arrives; where the server is far away, planes come in between each other's reading and writing."""
 AWAY_S = (0.05, 3.0)
 FULL_S = (0.3, 6.0)
-OVERTAKEN_MAX = 2
-"""Where nothing goes wrong: who was overtaken has the next turn, and mostly time enough to use it."""
+OVERTAKEN_MAX = 3
+"""Where nothing goes wrong: who was overtaken has the next turn, and soon time enough to use it."""
 CLOCKS_S_MAX = 0.5
 """Half of what the quickest of many looks at the clock takes, where nearly all are slow."""
 _WRITE = WRITE.text.encode()

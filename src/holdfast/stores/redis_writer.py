@@ -27,7 +27,8 @@ T = TypeVar("T")
 BATCH_MAX = 500
 """Jobs, changes and records per script: some milliseconds, in which the server does nothing else."""
 TURN_MS = 250
-"""How long a plane that was overtaken may take to decide anew, with all others waiting; or three times as long as it took before."""
+"""How long a plane that was overtaken may take to decide anew, with all others waiting; or three times as long as it took before.
+Twice that if it was overtaken even so, and so on."""
 TURN_MS_MAX = 2000
 """So long do all others wait if it dies in its turn."""
 DONE_MS = 3_600_000
@@ -109,7 +110,7 @@ class RedisBatches:
         any other error nothing has happened."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
-        losses = 0
+        losses = overtaken = 0
         async with self._one_at_a_time:
             while True:
                 began = loop.time()
@@ -117,8 +118,9 @@ class RedisBatches:
                     draft, answer = await decide()
                     # A turn that ends before a plane far away from the server can use it would be none.
                     took_ms = round((loop.time() - began) * 1000)
-                    await self._write(draft, turn_ms=min(max(TURN_MS, 3 * took_ms), TURN_MS_MAX))
+                    await self._write(draft, turn_ms=min(max(TURN_MS, 3 * took_ms) << overtaken, TURN_MS_MAX))
                 except Moved:
+                    overtaken += 1
                     if loop.time() >= deadline:
                         raise
                     await self._wait_turn()
