@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast import api
-from holdfast.core.placement import WorkerView
+from holdfast.core.placement import WorkerView, condition
 from holdfast.errors import NotFound
 from holdfast.ports import Snapshot
 
@@ -24,7 +24,6 @@ SILENT_S = 3 * HEARTBEAT_S
 FORGET_S = 3600.0
 STUCK_S = SILENT_S
 """A worker that speaks, and lets what was sent to it lie for this long, gets nothing more until it has taken it."""
-CONDITIONS = ("ready", "stuck", "draining", "silent")
 GONE_S = 2 * SILENT_S
 """So long it is remembered that a worker has left: what a scheduler sent to it before it knew is called back."""
 
@@ -194,7 +193,7 @@ class Registry:
                 draining=member.draining,
                 last_seen=member.last_seen,
                 alive=_is_alive(member, now),
-                condition=_condition(member, now),
+                condition=condition(_view(worker, member), alive_since=now - SILENT_S),
             )
             for worker, member in sorted(self._present())
         ]
@@ -262,14 +261,6 @@ class Registry:
 
 def _is_alive(member: Member, now: float) -> bool:
     return member.last_seen > member.doubted_at and now - member.last_seen < SILENT_S
-
-
-def _condition(member: Member, now: float) -> str:
-    if not _is_alive(member, now):
-        return "silent"
-    if member.draining:
-        return "draining"
-    return "stuck" if member.stuck else "ready"
 
 
 def _word_on(member: Member) -> Word:

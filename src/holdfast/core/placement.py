@@ -34,6 +34,18 @@ class WorkerView:
         return self.slots + self.backlog - self.in_hand
 
 
+CONDITIONS = ("ready", "stuck", "draining", "silent")
+
+
+def condition(worker: WorkerView, *, alive_since: float) -> str:
+    """What keeps it from being given anything, whatever the job; `ready`: nothing does."""
+    if worker.last_seen < alive_since:
+        return "silent"
+    if worker.draining:
+        return "draining"
+    return "stuck" if worker.stuck else "ready"
+
+
 REQUIRE = "require."
 """Job labels that start with this must stand on the worker without it: `require.gpu=a100` wants `gpu=a100`."""
 
@@ -50,12 +62,9 @@ def unfit(job: Job, pool: str, worker: WorkerView, *, alive_since: float) -> str
         return "other-pool"
     if not fits(job.topic, *worker.topics):
         return "other-topics"
-    if worker.last_seen < alive_since:
-        return "worker-silent"
-    if worker.stuck:
-        return "worker-stuck"
-    if worker.draining:
-        return "worker-draining"
+    now = condition(worker, alive_since=alive_since)
+    if now != "ready":
+        return f"worker-{now}"
     wanted = {name.removeprefix(REQUIRE): value for name, value in job.labels.items() if name.startswith(REQUIRE)}
     if any(worker.labels.get(name) != value for name, value in wanted.items()):
         return "labels-missing"

@@ -13,7 +13,7 @@ from holdfast.core.approval import Approval
 from holdfast.core.attempts import REFUSED, Attempt, attempts_of
 from holdfast.core.freeze import frozen_by
 from holdfast.core.job import PARKED_UNTIL, Job, JobId, Tenant
-from holdfast.core.placement import WorkerView
+from holdfast.core.placement import WorkerView, condition
 from holdfast.core.share import Quotas, limit_of
 from holdfast.core.states import EffectState, State
 from holdfast.core.topic import Topics
@@ -128,8 +128,7 @@ class Explainer:
             waiting=await self._store.list_dispatchable(limit=LINE_MAX),
             is_claiming=self._is_claiming(worker_id),
         )
-        state = "stuck" if view.stuck else "draining" if view.draining else "alive"
-        state = "silent" if view.last_seen < facts.alive_since else state
+        state = condition(view, alive_since=facts.alive_since)
         return Explanation(subject="worker", id=worker_id, state=state, at=now, findings=why_worker(facts))
 
     async def cause_of(self, tenant: Tenant, job_id: JobId) -> Finding | None:

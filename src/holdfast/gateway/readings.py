@@ -9,10 +9,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from holdfast import __version__
+from holdfast.core.placement import CONDITIONS
 from holdfast.core.states import LIVE
 from holdfast.errors import HoldfastError
 from holdfast.gateway.plane import Plane
-from holdfast.registry import CONDITIONS
 
 
 async def read(plane: Plane) -> Readings:

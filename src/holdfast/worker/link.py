@@ -103,7 +103,7 @@ class Link:
         reply = await self._post("listen", said, api.Heard, within_s=wait_s + CALL_S)
         return [(ref.job_id, ref.fence) for ref in reply.cancel]
 
-    async def complete(self, outcomes: list[api.Outcome], *, refill: int = 0) -> Completed:
+    async def complete(self, outcomes: list[api.Outcome], *, refill: int) -> Completed:
         work = api.CompleteWork(worker=self.worker, outcomes=outcomes, refill=refill)
         return await self._post("complete", work, Completed)
 
