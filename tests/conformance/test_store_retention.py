@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import pytest
-from plane.jobs import ACME, OTHER, ManualRuntime, a_job, running, stepped, submitted
+from plane.jobs import ACME, OTHER, ManualRuntime, a_job, prune, running, stepped, submitted
 from plane.store_fixtures import clock, store, url  # noqa: F401
 
 from holdfast.core.job import Job, JobId
@@ -26,15 +26,7 @@ async def failed(store: StoreWithBus, **changes: object) -> Job:
 
 async def pruned(store: StoreWithBus, *, letters_too: bool = False) -> int:
     """Everything that has ended until now may go: how many jobs went."""
-    limits = Limits(store.now(), store.now() if letters_too else NEVER)
-    jobs, place = 0, 0
-    while True:
-        batch = await store.prune(limits, after=place)
-        jobs += batch.jobs
-        if batch.after is None:
-            return jobs
-        assert batch.after >= place
-        place = batch.after
+    return await prune(store, Limits(store.now(), store.now() if letters_too else NEVER))
 
 
 async def test_ended_job_goes_with_everything_that_is_its_own(store: StoreWithBus, clock: ManualRuntime) -> None:

@@ -12,6 +12,7 @@ from plane.jobs import (
     a_job,
     a_record,
     new,
+    prune,
     replacing,
     running,
     stepped,
@@ -30,15 +31,7 @@ from holdfast.stores import StoreWithBus
 
 async def pruned(store: StoreWithBus, *, letters_too: bool = True) -> int:
     """Everything that has ended until now may go: how many jobs went."""
-    limits = Limits(store.now(), store.now() if letters_too else NEVER)
-    jobs, place = 0, 0
-    while True:
-        batch = await store.prune(limits, after=place)
-        jobs += batch.jobs
-        if batch.after is None:
-            return jobs
-        assert batch.after >= place
-        place = batch.after
+    return await prune(store, Limits(store.now(), store.now() if letters_too else NEVER))
 
 
 async def a_run(

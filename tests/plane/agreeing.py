@@ -94,7 +94,7 @@ class Stage:
 
     def look(self, question: Question) -> Any:
         """At the first store alone."""
-        return self._runner.run(_each(self._first, [question]))[0]
+        return self._runner.run(answers(self._first, [question]))[0]
 
     def ask(self, *questions: Question) -> list[Any]:
         """All of them at once, of every store. What they answer, or raise, which is the same everywhere."""
@@ -130,8 +130,8 @@ class Stage:
             await self._stores.pop(name).close()
 
     async def _ask(self, questions: Sequence[Question]) -> dict[str, list[Any]]:
-        answers = await asyncio.gather(*(_each(self._stores[name], questions) for name in self._urls))
-        return dict(zip(self._urls, answers, strict=True))
+        told = await asyncio.gather(*(answers(self._stores[name], questions) for name in self._urls))
+        return dict(zip(self._urls, told, strict=True))
 
     async def _dump(self) -> dict[str, list[Any]]:
         async def rows(url: str) -> list[Any]:
@@ -166,7 +166,9 @@ def _set_clock(store: BatchStore, now: float) -> None:
     clock._offset_s, clock._last = now - clock._steady(), 0.0
 
 
-async def _each(store: StoreWithBus, questions: Sequence[Question]) -> list[Any]:
+async def answers(store: StoreWithBus, questions: Sequence[Question]) -> list[Any]:
+    """All asked at once, in this order."""
+
     async def ask(question: Question) -> Any:
         try:
             return await question(store)

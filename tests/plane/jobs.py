@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from holdfast.core.effect import Effect
 from holdfast.core.job import Job, JobId, Tenant, step
 from holdfast.core.record import Kind, Record
+from holdfast.core.retention import Limits
 from holdfast.core.states import TERMINAL, EffectState, Event, Risk, State
 from holdfast.locks.runtime import SystemRuntime
 from holdfast.ports import Change, RecordChange, Store, Submission, Transaction
@@ -173,3 +174,15 @@ async def stored(store: Store, **changes: Any) -> Record:
     record = a_record(**{"created_at": store.now(), **changes})
     assert await store.transact([new(record)]) == [True]
     return record
+
+
+async def prune(store: Store, limits: Limits) -> int:
+    """Batch after batch, to the end: how many jobs went."""
+    jobs, place = 0, 0
+    while True:
+        batch = await store.prune(limits, after=place)
+        jobs += batch.jobs
+        if batch.after is None:
+            return jobs
+        assert batch.after >= place
+        place = batch.after

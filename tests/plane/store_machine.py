@@ -21,7 +21,7 @@ from holdfast.core.retention import Limits
 from holdfast.core.states import TERMINAL, EffectState, Event, State
 from holdfast.ports import Change, Delivery, Note, RecordChange, Snapshot, Store, Submission, Transaction
 from plane.agreeing import WORKERS, Question, Stage
-from plane.jobs import ACME, OTHER, a_job, a_record, removing, replacing
+from plane.jobs import ACME, OTHER, a_job, a_record, prune, removing, replacing
 from plane.store_drawn import (
     ASKED,
     DOING,
@@ -326,15 +326,7 @@ class Histories(RuleBasedStateMachine):
     @rule(ended_s=one(0, 3), letters_s=one(0, 30))
     def prune(self, ended_s: int, letters_s: int) -> None:
         limits = Limits(self.stage.now() - ended_s, self.stage.now() - letters_s)
-
-        async def prune(store: Store) -> int:
-            removed, place = await store.prune(limits)
-            while place is not None:
-                more, place = await store.prune(limits, after=place)
-                removed += more
-            return removed
-
-        self._ask(prune)
+        self._ask(lambda store: prune(store, limits))
         self._look()
 
     @precondition(lambda self: len(self.known) > REOPENED)

@@ -6,31 +6,24 @@ finds the shortest history in which they do not.
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.core.job import PARKED_UNTIL, Job, JobId, Tenant, may, step
 from holdfast.core.record import Kind, Record
-from holdfast.core.retention import Limits
 from holdfast.core.states import EffectState, Event, State
-from holdfast.errors import HoldfastError
 from holdfast.ports import (
     Change,
     Delivery,
     JobFilter,
     Note,
     RecordChange,
-    Store,
     Submission,
     Transaction,
 )
 from holdfast.stores import StoreWithBus
-from plane.agreeing import EPOCH, WORKERS
+from plane.agreeing import EPOCH, WORKERS, Question
 from plane.jobs import ACME, OTHER, a_job, a_record, recoverable, removing, replacing
-
-Command = Callable[[StoreWithBus], Awaitable[Any]]
 
 
 class Chance:
@@ -43,7 +36,7 @@ class Chance:
         self.records: dict[tuple[Kind, Tenant, str], Record] = {}
         self.now = EPOCH
 
-    def command(self) -> Command:
+    def command(self) -> Question:
         make = self._random.choices(
             [self._submit, self._change, self._renew, self._note, self._transact, self._effect, self._replay],
             [3, 9, 1, 1, 4, 5, 1],
@@ -108,20 +101,20 @@ class Chance:
             job = after
         return changes
 
-    def _submit(self) -> Command:
+    def _submit(self) -> Question:
         submissions = [self._submission() for _ in range(self._pick(1, 1, 3))]
         return lambda store: store.submit(submissions)
 
-    def _change(self) -> Command:
+    def _change(self) -> Question:
         changes = self._changes()[:1]  # one that follows another belongs into a transaction with it
         return lambda store: store.apply(changes)
 
-    def _renew(self) -> Command:
+    def _renew(self) -> Question:
         job = self._job()
         leases = [(job.id, job.fence - self._pick(0, 0, 1))]
         return lambda store: store.renew_leases(leases)
 
-    def _note(self) -> Command:
+    def _note(self) -> Question:
         job = self._job()
         notes = [Note(self._pick(job.tenant, OTHER), job.id, "attempt.refused", {"n": 1})]
         return lambda store: store.add_notes(notes)
@@ -139,7 +132,7 @@ class Chance:
         )
         return changes
 
-    def _transact(self) -> Command:
+    def _transact(self) -> Question:
         transactions = [
             Transaction(
                 submissions=self._pick([], [self._submission()]),
@@ -151,7 +144,7 @@ class Chance:
         ]
         return lambda store: store.transact(transactions)
 
-    def _effect(self) -> Command:
+    def _effect(self) -> Question:
         running = [job for job in self.jobs.values() if job.state is State.RUNNING]
         job = self._pick(*running) if running and self._random.random() < 0.9 else self._job()
         fence, key = job.fence - self._pick(0, 0, 0, 1), self._pick("charge", "mail")
@@ -164,21 +157,9 @@ class Chance:
             lambda store: store.resolve_effect(job.tenant, job.id, key, state=state, result=None, note="n"),
         )
 
-    def _replay(self) -> Command:
+    def _replay(self) -> Question:
         number, submission = self._random.randint(1, 5), self._submission()
         return lambda store: store.replay_dead_letter(ACME, number, submission)
-
-
-async def answers(store: StoreWithBus, commands: list[Command]) -> list[Any]:
-    """All asked at once, in this order."""
-
-    async def ask(command: Command) -> Any:
-        try:
-            return await command(store)
-        except HoldfastError as refused:
-            return type(refused).__name__, str(refused)
-
-    return await asyncio.gather(*(ask(command) for command in commands))
 
 
 async def everything(store: StoreWithBus) -> dict[str, Any]:
@@ -202,13 +183,3 @@ async def everything(store: StoreWithBus) -> dict[str, Any]:
         "letters": [await store.list_dead_letters(tenant, before=None, limit=99) for tenant in (ACME, OTHER)],
         "pruned": await store.pruned_until(),
     }
-
-
-async def prune(store: Store, limits: Limits) -> int:
-    jobs, place = 0, 0
-    while True:
-        batch = await store.prune(limits, after=place)
-        jobs += batch.jobs
-        if batch.after is None:
-            return jobs
-        place = batch.after

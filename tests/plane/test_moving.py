@@ -27,12 +27,12 @@ from holdfast.stores import StoreWithBus, open_portable, open_store, redis_dump,
 from holdfast.stores.portable import Page
 from holdfast.stores.redis_keys import Keys
 from holdfast.stores.redis_load import Ask
-from plane.agreeing import EPOCH
-from plane.jobs import ACME, ManualRuntime, dispatched, recoverable, submitted
+from plane.agreeing import EPOCH, answers
+from plane.jobs import ACME, ManualRuntime, dispatched, prune, recoverable, submitted
 from plane.over_http import plane, say, submit, wait_ended, working
 from plane.redis_namespaces import client, named
 from plane.store_fixtures import FRESH, TIMEOUT_S, TOPICS
-from plane.store_walk import Chance, answers, everything, prune
+from plane.store_walk import Chance, everything
 
 GROUPS = 30
 SERVED = [kind for kind in FRESH if find_spec(f"holdfast.stores.{kind}_portable")]
