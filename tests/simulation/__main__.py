@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from simulation.regressions import seeds_kept
 from simulation.running import STORIES, Tally, run, run_many, shrink
 
 CHUNK = 50
+INTERRUPTED = 130
 MUTANTS = {
     "lock": lock_mutants.MUTANTS,
     "redis": redis_mutants.MUTANTS,
@@ -50,7 +52,12 @@ def main() -> int:
     unknown = set(asked.stories) - set(STORIES)
     if unknown:
         parser.error(f"no such story: {', '.join(sorted(unknown))}; there are {', '.join(STORIES)}")
-    return max(hunt(kind, range(asked.first, asked.first + asked.seeds)) for kind in asked.stories or STORIES)
+    ends = []
+    for kind in asked.stories or STORIES:
+        ends.append(hunt(kind, range(asked.first, asked.first + asked.seeds)))
+        if ends[-1] == INTERRUPTED:
+            break
+    return max(ends)
 
 
 def tell(kind: str, seed: int, *, shrinks: bool, picture: Path | None) -> int:
@@ -73,10 +80,24 @@ def hunt(kind: str, seeds: range) -> int:
     began = time.monotonic()
     chunks: list[Sequence[int]] = [seeds_kept(kind)]
     chunks += [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
-    with ProcessPoolExecutor(cpu_count()) as pool:
-        for tally in pool.map(run_many, repeat(kind), chunks):
-            total.merge(tally)
-            show(kind, total, sum(map(len, chunks)), time.monotonic() - began)
+    with ProcessPoolExecutor(cpu_count(), initializer=heed_no_interrupt) as pool:
+        try:
+            for tally in pool.map(run_many, repeat(kind), chunks):
+                total.merge(tally)
+                show(kind, total, sum(map(len, chunks)), time.monotonic() - began)
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            conclude(total)
+            return INTERRUPTED
+    return conclude(total)
+
+
+def heed_no_interrupt() -> None:
+    """Ctrl-C is for the one who shows what was found; the others end with what they have begun."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def conclude(total: Tally) -> int:
     print()
     for ending in total.violations:
         print(f"{ending.violation}\n    {ending.replay}")
