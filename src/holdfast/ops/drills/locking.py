@@ -72,7 +72,7 @@ class Holders:
 async def _answer(holder: Process, nth: int) -> Answer | None:
     if not holder.runs:
         raise Unready(f"{holder.name} ended: {holder.said()[-1000:]}")
-    lines = [line[:-1].split(" ", 3) for line in holder.said().splitlines(keepends=True) if _SAID.match(line)]
+    lines = [line[:-1].split(" ", 3) for line in holder.answers().splitlines(keepends=True) if _SAID.match(line)]
     return Answer(float(lines[nth - 1][2]), lines[nth - 1][3]) if len(lines) >= nth else None
 
 

@@ -18,13 +18,14 @@ class Process:
 
     def __init__(self, name: str, arguments: list[str], log: Path) -> None:
         self.name = name
+        self._answers = log.with_suffix(".answers")  # apart, lest a line of the log come between the words of one
         self._log = log
-        with log.open("ab") as file:
+        with self._answers.open("ab") as answers, log.open("ab") as errors:
             self._process = subprocess.Popen(  # noqa: S603  (our own interpreter, our own module)
                 [sys.executable, "-m", "holdfast.ops.drills.actor", str(os.getpid()), *arguments],
                 stdin=subprocess.PIPE,
-                stdout=file,
-                stderr=file,
+                stdout=answers,
+                stderr=errors,
                 start_new_session=True,
             )
 
@@ -61,8 +62,13 @@ class Process:
         self._process.stdin.write(f"{word}\n".encode())
         self._process.stdin.flush()
 
+    def answers(self) -> str:
+        """What it wrote to standard output, so far: the last line may lack its end."""
+        return self._answers.read_text(errors="replace")
+
     def said(self) -> str:
-        return self._log.read_text(errors="replace")
+        """What it answered, and what it logged."""
+        return self.answers() + self._log.read_text(errors="replace")
 
 
 def _send(pid: int, number: signal.Signals) -> None:
