@@ -13,7 +13,20 @@ reached or says that a repetition may help. Nothing else is: whether it happened
 
 from __future__ import annotations
 
-from holdfast.client.async_client import AsyncClient
+from typing import TYPE_CHECKING, Any
+
 from holdfast.client.sync_client import Client
 
+if TYPE_CHECKING:
+    from holdfast.client.async_client import AsyncClient
+
 __all__ = ["AsyncClient", "Client"]
+
+
+def __getattr__(name: str) -> Any:
+    """`AsyncClient` when it is asked for: what it stands on takes a command longer to load than to do its work."""
+    if name != "AsyncClient":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from holdfast.client.async_client import AsyncClient  # noqa: PLC0415
+
+    return AsyncClient

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -54,19 +54,14 @@ class Ask(Generic[T]):
     repeatable: bool = False
     """Doing it twice is doing it once."""
 
-    def arguments(self) -> dict[str, Any]:
-        """As httpx wants it."""
-        headers = dict(self.headers)
-        if self.body is not None:
-            headers["content-type"] = "application/json"
-        return {
-            "method": self.method,
-            "url": self.path,
-            "params": list(self.query) or None,
-            "headers": headers,
-            "content": None if self.body is None else msgspec.json.encode(self.body),
-            "timeout": self.answer_s,
-        }
+    def target(self) -> str:
+        return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
+
+    def content(self) -> bytes | None:
+        return None if self.body is None else msgspec.json.encode(self.body)
+
+    def sent_headers(self) -> dict[str, str]:
+        return {**self.headers, **({} if self.body is None else {"content-type": "application/json"})}
 
 
 def submit(

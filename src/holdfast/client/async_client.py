@@ -14,7 +14,7 @@ from holdfast.client import asks, replies
 from holdfast.client.verbs import Verbs
 from holdfast.client.waiting import LONG_POLL_S, PAUSE_S, SILENCE_S, Outage, Waiting, Watching, for_job, for_run
 from holdfast.core.states import TERMINAL
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, PlaneUnavailable
 from holdfast.locks.runtime import SYSTEM, Runtime
 
 T = TypeVar("T")
@@ -32,7 +32,17 @@ class AsyncClient(Verbs):
         transport: httpx2.AsyncBaseTransport | None = None,
         runtime: Runtime = SYSTEM,
     ) -> None:
-        self._http = httpx2.AsyncClient(**replies.options(url, api_key, tenant, actor), transport=transport)
+        self._plane = replies.Plane.at(url, api_key=api_key, tenant=tenant, actor=actor)
+        self._http = httpx2.AsyncClient(
+            base_url=url,
+            headers=dict(self._plane.headers),
+            limits=httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=replies.KEEP_S),
+            transport=transport,
+            # A plane is a neighbour: the environment's proxies are for the world outside.
+            trust_env=False,
+            # Without TLS there is nothing to verify, and reading the certificates takes longer than most requests.
+            verify=self._plane.scheme == "https",
+        )
         self._runtime = runtime
 
     async def __aenter__(self) -> Self:
@@ -48,12 +58,23 @@ class AsyncClient(Verbs):
         tries = replies.Tries(repeatable=ask.repeatable, jitter=self._runtime.jitter)
         while True:
             try:
-                return replies.read(ask, await self._http.request(**ask.arguments()))
-            except httpx2.TransportError as why:
-                error: HoldfastError = replies.unreachable(self._http.base_url, why, method=ask.method)
-            except HoldfastError as refused:
-                error = refused
-            await asyncio.sleep(tries.pause_after(error))
+                return replies.read(ask, await self._request(ask), self._plane)
+            except HoldfastError as error:
+                pause_s = tries.pause_after(error)
+            await asyncio.sleep(pause_s)
+
+    async def _request(self, ask: asks.Ask[Any]) -> replies.Reply:
+        try:
+            response = await self._http.request(
+                ask.method, ask.target(), headers=ask.sent_headers(), content=ask.content(), timeout=ask.answer_s
+            )
+        except httpx2.TransportError as why:
+            raise self._unreachable(why, method=ask.method) from why
+        return _reply(response)
+
+    def _unreachable(self, why: httpx2.TransportError, *, method: str = "GET") -> PlaneUnavailable:
+        never_sent = isinstance(why, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
+        return replies.unreachable(self._plane, why, sent=not never_sent, method=method)
 
     async def run(
         self,
@@ -121,10 +142,10 @@ class AsyncClient(Verbs):
         while not watching.ended:
             pause_s = PAUSE_S
             try:
-                async with self._http.stream("GET", "/v1/events", params=watching.query(), timeout=SILENCE_S) as stream:
+                async with self._http.stream("GET", watching.target(), timeout=SILENCE_S) as stream:
                     if stream.status_code >= 400:
                         await stream.aread()
-                        raise replies.to_error(stream)
+                        raise replies.to_error(_reply(stream), self._plane)
                     async for line in stream.aiter_lines():
                         outage.reached()
                         event = watching.hear(line)
@@ -133,7 +154,12 @@ class AsyncClient(Verbs):
                         if watching.ended:
                             return
             except httpx2.TransportError as why:
-                pause_s = outage.pause_after(replies.unreachable(self._http.base_url, why), self._runtime.now())
+                pause_s = outage.pause_after(self._unreachable(why), self._runtime.now())
             except HoldfastError as error:
                 pause_s = outage.pause_after(error, self._runtime.now())
             await asyncio.sleep(self._runtime.jitter(pause_s))
+
+
+def _reply(response: httpx2.Response) -> replies.Reply:
+    retry_after = response.headers.get("retry-after", "")
+    return replies.Reply(response.status_code, response.reason_phrase, retry_after, response.content)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Self, TypeVar
+from urllib.parse import urlsplit
 
-import httpx2
 import msgspec
 
 from holdfast import api, errors
-from holdfast.client.asks import ANSWER_S, Ask
+from holdfast.client.asks import Ask
 from holdfast.errors import HoldfastError, PlaneUnavailable
 
 T = TypeVar("T")
@@ -23,44 +25,73 @@ KEEP_S = 3.0
 connection just being closed may or may not have been obeyed."""
 
 
-def options(url: str, api_key: str, tenant: str, actor: str) -> dict[str, Any]:
-    """What both kinds of httpx client are made with."""
-    headers = {"holdfast-tenant": tenant}
-    if actor:
-        headers["holdfast-actor"] = actor
-    if api_key:
-        headers["authorization"] = f"Bearer {api_key}"
-    limits = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=KEEP_S)
-    # A plane is a neighbour: the environment's proxies are for the world outside.
-    # Without TLS there is nothing to verify, and reading the certificates takes longer than most requests.
-    verify = not url.startswith("http://")
-    return {
-        "base_url": url, "headers": headers, "timeout": ANSWER_S, "limits": limits, "trust_env": False, "verify": verify,
-    }  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """Whom a client asks, and as whom."""
+
+    scheme: str
+    host: str
+    port: int | None
+    path: str
+    """Before every path of the API: empty, unless a proxy serves the plane among others."""
+    headers: Mapping[str, str]
+
+    @classmethod
+    def at(cls, url: str, *, api_key: str, tenant: str, actor: str) -> Self:
+        headers = {"holdfast-tenant": tenant}
+        if actor:
+            headers["holdfast-actor"] = actor
+        if api_key:
+            headers["authorization"] = f"Bearer {api_key}"
+        for name, value in headers.items():
+            if not _SENDABLE.fullmatch(value):
+                raise errors.Invalid(f"{name}: only printable ASCII characters can be sent")
+        try:
+            parts = urlsplit(url)
+            if parts.scheme in {"http", "https"} and parts.hostname:
+                return cls(parts.scheme, parts.hostname, parts.port, parts.path.rstrip("/"), headers)
+        except ValueError:
+            pass
+        raise errors.Invalid("the URL of the plane must look like http://127.0.0.1:7070")
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}" + (f":{self.port}" if self.port else "")
 
 
-def read(ask: Ask[T], response: httpx2.Response) -> T:
-    """The answer. Raises the error that the response stands for."""
-    if response.status_code >= 400:
-        raise to_error(response)
+_SENDABLE = re.compile(r"[\x20-\x7e]*")
+
+
+class Reply(NamedTuple):
+    """An answer, whoever fetched it."""
+
+    status: int
+    reason: str
+    retry_after: str
+    body: bytes
+
+
+def read(ask: Ask[T], reply: Reply, plane: Plane) -> T:
+    """The answer. Raises the error that the reply stands for."""
+    if reply.status >= 400:
+        raise to_error(reply, plane, method=ask.method)
     try:
-        return ask.read(response.content)
+        return ask.read(reply.body)
     except msgspec.DecodeError as why:
         detail = f"does not answer like a plane ({why}); check the URL"
-        raise PlaneUnavailable(_address(response.url), detail, applied=_perhaps(ask.method)) from why
+        raise PlaneUnavailable(str(plane), detail, applied=_perhaps(ask.method)) from why
 
 
-def to_error(response: httpx2.Response) -> HoldfastError:
-    """The error that a response of 400 and above stands for."""
+def to_error(reply: Reply, plane: Plane, *, method: str = "GET") -> HoldfastError:
+    """The error that a reply of 400 and above stands for."""
     try:
-        told = msgspec.json.decode(response.content, type=api.Problem)
+        told = msgspec.json.decode(reply.body, type=api.Problem)
     except msgspec.DecodeError:
-        if response.status_code in {502, 503, 504}:
+        if reply.status in {502, 503, 504}:
             # Not from a plane: a proxy's page, which says that there is none behind it now.
-            applied = _perhaps(response.request.method)
-            return PlaneUnavailable(_address(response.url), response.reason_phrase, applied=applied)
-        told = api.Problem(type="", title="", status=response.status_code, code="", detail=response.reason_phrase)
-    return _error(told, response.headers.get("retry-after", ""))
+            return PlaneUnavailable(str(plane), reply.reason, applied=_perhaps(method))
+        told = api.Problem(type="", title="", status=reply.status, code="", detail=reply.reason)
+    return _error(told, reply.retry_after)
 
 
 def _error(told: api.Problem, retry_after: str) -> HoldfastError:
@@ -86,19 +117,14 @@ def _classes(root: type[HoldfastError]) -> Iterator[type[HoldfastError]]:
 _CLASSES = {known.code: known for known in _classes(HoldfastError) if known.__module__ == errors.__name__}
 
 
-def unreachable(url: httpx2.URL, error: httpx2.TransportError, *, method: str = "GET") -> PlaneUnavailable:
-    never_sent = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
-    applied = False if never_sent else _perhaps(method)
-    return PlaneUnavailable(_address(url), str(error) or type(error).__name__, applied=applied)
+def unreachable(plane: Plane, error: Exception, *, sent: bool = True, method: str = "GET") -> PlaneUnavailable:
+    applied = _perhaps(method) if sent else False
+    return PlaneUnavailable(str(plane), str(error) or type(error).__name__, applied=applied)
 
 
 def _perhaps(method: str) -> bool | None:
     """Whether something without an answer was done is not known; but who has only read has done nothing."""
     return False if method == "GET" else None
-
-
-def _address(url: httpx2.URL) -> str:
-    return f"{url.scheme}://{url.netloc.decode()}"
 
 
 class Tries:

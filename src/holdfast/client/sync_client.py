@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any, Self, TypeVar, Unpack
-
-import httpx2
 
 from holdfast import api
 from holdfast.api.runs import RunView
 from holdfast.client import asks, replies
+from holdfast.client.connections import Connections
 from holdfast.client.verbs import Verbs
 from holdfast.client.waiting import LONG_POLL_S, PAUSE_S, SILENCE_S, Outage, Waiting, Watching, for_job, for_run
 from holdfast.core.states import TERMINAL
@@ -28,9 +28,9 @@ class Client(Verbs):
         api_key: str = "",
         tenant: str = "default",
         actor: str = "",
-        transport: httpx2.BaseTransport | None = None,
     ) -> None:
-        self._http = httpx2.Client(**replies.options(url, api_key, tenant, actor), transport=transport)
+        self._plane = replies.Plane.at(url, api_key=api_key, tenant=tenant, actor=actor)
+        self._connections = Connections(self._plane)
 
     def __enter__(self) -> Self:
         return self
@@ -39,18 +39,16 @@ class Client(Verbs):
         self.close()
 
     def close(self) -> None:
-        self._http.close()
+        self._connections.close()
 
     def ask(self, ask: asks.Ask[T]) -> T:
         tries = replies.Tries(repeatable=ask.repeatable, jitter=SYSTEM.jitter)
         while True:
             try:
-                return replies.read(ask, self._http.request(**ask.arguments()))
-            except httpx2.TransportError as why:
-                error: HoldfastError = replies.unreachable(self._http.base_url, why, method=ask.method)
-            except HoldfastError as refused:
-                error = refused
-            SYSTEM.sleep(tries.pause_after(error))
+                return replies.read(ask, self._connections.request(ask), self._plane)
+            except HoldfastError as error:
+                pause_s = tries.pause_after(error)
+            SYSTEM.sleep(pause_s)
 
     def run(
         self,
@@ -116,19 +114,14 @@ class Client(Verbs):
         while not watching.ended:
             pause_s = PAUSE_S
             try:
-                with self._http.stream("GET", "/v1/events", params=watching.query(), timeout=SILENCE_S) as stream:
-                    if stream.status_code >= 400:
-                        stream.read()
-                        raise replies.to_error(stream)
-                    for line in stream.iter_lines():
+                with closing(self._connections.stream(watching.target(), silence_s=SILENCE_S)) as lines:
+                    for line in lines:
                         outage.reached()
                         event = watching.hear(line)
                         if event is not None:
                             yield event
                         if watching.ended:
                             return
-            except httpx2.TransportError as why:
-                pause_s = outage.pause_after(replies.unreachable(self._http.base_url, why), SYSTEM.now())
             except HoldfastError as error:
                 pause_s = outage.pause_after(error, SYSTEM.now())
             SYSTEM.sleep(SYSTEM.jitter(pause_s))

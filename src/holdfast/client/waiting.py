@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Generic, Protocol, TypeVar
+from urllib.parse import urlencode
 
-import httpx2
 import msgspec
 
 from holdfast import api
@@ -100,8 +100,8 @@ class Watching:
         self._message: dict[str, str] = {}
         self.ended = False
 
-    def query(self) -> httpx2.QueryParams:
-        """Of the next connection, which begins after the last message that was heard whole."""
+    def target(self) -> str:
+        """What the next connection asks for, which begins after the last message that was heard whole."""
         self._message = {}
         # The end of a job must be heard, whatever kinds are wanted.
         kinds = () if self._job_id is not None else self._kinds
@@ -111,7 +111,7 @@ class Watching:
             ("after", self._after),
             *(("kind", kind) for kind in kinds),
         ]
-        return httpx2.QueryParams([(name, value) for name, value in given if value is not None])
+        return "/v1/events?" + urlencode([(name, value) for name, value in given if value is not None])
 
     def hear(self, line: str) -> api.EventView | None:
         """One line of the stream; the event that it completes, if it does and it is wanted."""

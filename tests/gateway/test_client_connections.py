@@ -1,0 +1,163 @@
+"""The connections of the client for code without a loop: what is kept, and what is known when one breaks."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from holdfast import errors
+from holdfast.client import Client
+from holdfast.client.asks import get_ask, post_ask
+from holdfast.client.connections import Connections
+from holdfast.client.replies import Plane
+
+Serve = Callable[[socket.socket, bytes], None]
+"""Answers the request on a connection."""
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+READ = get_ask("/v1/thing", bytes)
+DO = post_ask("/v1/thing", bytes)
+
+
+class Neighbour:
+    """A server that is no plane: it hears requests, and does with each connection what it is told to."""
+
+    def __init__(self, serve: Serve) -> None:
+        self._serve = serve
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.connections = 0
+        self.heard: list[bytes] = []
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.connections += 1
+                with connection:
+                    self._answer(connection)
+
+    def _answer(self, connection: socket.socket) -> None:
+        while request := connection.recv(65536):
+            self.heard.append(request)
+            try:
+                self._serve(connection, request)
+            except StopIteration:
+                return
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(20)
+
+
+@contextmanager
+def neighbour(serve: Serve) -> Iterator[Neighbour]:
+    there = Neighbour(serve)
+    try:
+        yield there
+    finally:
+        there.close()
+
+
+def connections(url: str) -> Connections:
+    return Connections(Plane.at(url, api_key="", tenant="default", actor=""))
+
+
+def test_connection_is_used_again() -> None:
+    with neighbour(lambda connection, _: connection.sendall(OK)) as there:
+        asked = connections(there.url)
+        assert [asked.request(DO).body for _ in range(3)] == [b"{}"] * 3
+        asked.close()
+
+    assert there.connections == 1
+
+
+def test_connection_that_the_plane_has_ended_meanwhile_is_not() -> None:
+    """Else nobody would know whether what was said on it was heard."""
+    ended = threading.Event()
+
+    def answer_once(connection: socket.socket, _: bytes) -> None:
+        connection.sendall(OK)
+        connection.shutdown(socket.SHUT_WR)
+        ended.set()
+        raise StopIteration
+
+    with neighbour(answer_once) as there:
+        asked = connections(there.url)
+        for _ in range(3):
+            assert asked.request(DO).status == 200
+            assert ended.wait(20)
+            ended.clear()
+        asked.close()
+
+    assert there.connections == 3
+
+
+@pytest.mark.parametrize("part", [b"", OK[:20], OK[:-1]])
+def test_after_a_broken_answer_nobody_knows_but_who_only_read(part: bytes) -> None:
+    def break_off(connection: socket.socket, _: bytes) -> None:
+        connection.sendall(part)
+        raise StopIteration
+
+    with neighbour(break_off) as there:
+        asked = connections(there.url)
+        with pytest.raises(errors.PlaneUnavailable) as done:
+            asked.request(DO)
+        with pytest.raises(errors.PlaneUnavailable) as read:
+            asked.request(READ)
+
+    assert (done.value.applied, read.value.applied) == (None, False)
+    assert there.url in str(done.value)
+
+
+def test_nobody_there_is_known_to_have_done_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    with pytest.raises(errors.PlaneUnavailable) as never:
+        connections(url).request(DO)
+
+    assert never.value.applied is False
+
+
+def test_stream_that_is_cut_gives_whole_lines_only() -> None:
+    def begin(connection: socket.socket, _: bytes) -> None:
+        connection.sendall(
+            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n11\r\nid: 1\ndata: \xe2\x80\xa8 \n\r\n5\r\nid"
+        )
+        raise StopIteration
+
+    with neighbour(begin) as there:
+        lines = connections(there.url).stream("/v1/events", silence_s=20)
+        assert [next(lines), next(lines)] == ["id: 1", "data: \u2028 "]
+        with pytest.raises(errors.PlaneUnavailable):
+            next(lines)
+
+
+def test_plane_behind_a_path_of_a_proxy() -> None:
+    with neighbour(lambda connection, _: connection.sendall(OK)) as there:
+        asked = connections(there.url + "/holdfast/")
+        asked.request(READ)
+        asked.close()
+
+    assert there.heard[0].startswith(b"GET /holdfast/v1/thing HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:7070", "ftp://plane", "http://", "http://plane:port"])
+def test_url_of_no_plane_is_refused(url: str) -> None:
+    with pytest.raises(errors.Invalid, match="must look like http://"):
+        Client(url)
+
+
+def test_key_that_cannot_be_sent_is_refused_and_not_shown() -> None:
+    with pytest.raises(errors.Invalid, match="authorization") as refused:
+        Client(api_key="s3cret\nX-Other: 1")
+
+    assert "s3cret" not in str(refused.value)
