@@ -10,62 +10,85 @@ from holdfast.worker.link import Unreachable
 from holdfast.worker.refills import Refills
 
 
+class Places:
+    """A worker's, as many as nobody has."""
+
+    def __init__(self) -> None:
+        self.vacant = 0
+        self.refills = Refills(lambda: self.vacant, lambda: None)
+
+    @property
+    def asked(self) -> int:
+        return self.vacant - self.refills.room()
+
+
 @pytest.fixture
-def refills() -> Refills:
-    return Refills(lambda: None)
+def places() -> Places:
+    return Places()
 
 
-def test_a_place_for_each_that_has_ended_since_the_claim_was_sent(refills: Refills) -> None:
-    refills.place_left()  # before: the claim's own room has it
-    with refills.claiming():
-        with refills.asking(5) as nothing:
+def test_places_of_a_claim_that_waits_are_its_own(places: Places) -> None:
+    places.vacant = 3
+    with places.refills.claiming(3):
+        with places.refills.asking(5) as nothing:
             assert nothing == 0
-        refills.place_left()
-        refills.place_left()
-        with refills.asking(1) as one:
-            assert (one, refills.asked) == (1, 1)
-        with refills.asking(5) as rest:
-            assert (rest, refills.asked) == (1, 1)
-        with refills.asking(5) as nothing:
-            assert nothing == 0
-    assert refills.asked == 0
+        places.vacant += 2  # two end
+        with places.refills.asking(1) as one:
+            assert (one, places.asked) == (1, 1)
+        with places.refills.asking(5) as both:
+            assert (both, places.asked) == (2, 2)  # what the answer did not fill is asked for again
+    assert places.asked == 0
 
 
-def test_nothing_without_a_claim_that_waits(refills: Refills) -> None:
-    """A worker that is full has none: its next claim is for the place that was left, and would find it taken."""
-    refills.place_left()
-    with refills.asking(1) as places:
-        assert places == 0
+def test_without_a_claim_as_many_as_have_ended_beside_the_room_of_the_next(places: Places) -> None:
+    places.vacant = 4
+    with places.refills.asking(1) as one:
+        assert (one, places.refills.room()) == (1, 3)
+    with places.refills.asking(3) as rest:
+        assert (rest, places.refills.room()) == (1, 3)
 
 
-async def test_lost_answer_to_outcomes_makes_the_next_claim_say_what_is_held(refills: Refills) -> None:
-    with refills.claiming() as recalls:
+@pytest.mark.parametrize("slots", [1, 16])
+def test_worker_that_was_full_leaves_its_places_to_its_claim(places: Places, slots: int) -> None:
+    """What waits already comes with a claim, not with an answer."""
+    places.vacant = slots
+    with places.refills.asking(slots) as nothing:
+        assert nothing == 0
+
+
+async def test_lost_answer_to_outcomes_makes_the_next_claim_say_what_is_held(places: Places) -> None:
+    refills = places.refills
+    places.vacant = 2
+    with refills.claiming(1) as recalls:
         assert not recalls
-        refills.place_left()
         with pytest.raises(Unreachable), refills.asking(1):
             raise Unreachable("cut")
-    with refills.claiming() as recalls:
+        with refills.asking(1) as none:
+            assert none == 0
+    with refills.claiming(1) as recalls:
         assert recalls
-        refills.place_left()
-        with refills.asking(1) as places:
-            assert places == 0  # both answers could name the same attempt
-    with refills.claiming() as recalls:
+        with refills.asking(1) as none:
+            assert none == 0  # both answers could name the same attempt
+    with refills.claiming(1) as recalls:
         assert not recalls
+        with refills.asking(1) as one:
+            assert one == 1
 
 
-async def test_lost_answer_that_could_bring_nothing_is_no_loss(refills: Refills) -> None:
-    with pytest.raises(Unreachable), refills.asking(1):
+async def test_lost_answer_that_could_bring_nothing_is_no_loss(places: Places) -> None:
+    with pytest.raises(Unreachable), places.refills.asking(1):
         raise Unreachable("cut")
-    with refills.claiming() as recalls:
+    with places.refills.claiming(1) as recalls:
         assert not recalls
 
 
-async def test_claim_that_says_what_is_held_waits_for_answers_that_may_bring_something(refills: Refills) -> None:
-    with refills.claiming():
-        refills.place_left()
+async def test_claim_that_says_what_is_held_waits_for_answers_that_may_bring_something(places: Places) -> None:
+    refills = places.refills
+    places.vacant = 2
+    with refills.claiming(1):
         asking = refills.asking(1)
         asking.__enter__()
-    with pytest.raises(Unreachable), refills.claiming():
+    with pytest.raises(Unreachable), refills.claiming(1):
         raise Unreachable("cut")
 
     waiting = asyncio.create_task(refills.wait_claimable())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Annotated
 
@@ -74,6 +75,7 @@ async def submit_job(desk: Desk, call: Call) -> Answer:
         order = to_order(new, call.tenant, actor=find_actor(call), trace=traced.trace)
         reply = await desk.plane.submitter.submit_one(order)
         traced.say("holdfast.job.id", reply.job.id)
+    await asyncio.sleep(0)  # the worker that it was given to, if it was, is answered first
     answer = accepted(desk, reply)
     if not query.wait:
         return answer

@@ -37,6 +37,9 @@ logger = logging.getLogger("holdfast.worker")
 CLAIM_RETRY_S = 0.1
 CLAIM_RETRY_S_MAX = 2.0
 LAST_CLAIM_S = 0.5
+ENDS_AT_ONCE_S = 0.001
+ANSWERED_S = 0.005
+"""How long the next claim waits for a handler to end, and then for its outcome to be answered."""
 SETTLE_S = 5.0
 """At the end: for handlers that were told to stop, and for the last outcomes to be heard."""
 
@@ -74,7 +77,7 @@ class Supervisor:
         self._running = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
-        self._refills = Refills(self._freed.set)
+        self._refills = Refills(self._vacant, self._freed.set)
         self._outbox = Outbox(self._link, self._refills, self._accept_all, runtime=runtime)
         self._ready = asyncio.Event()
         self._draining = asyncio.Event()
@@ -103,7 +106,7 @@ class Supervisor:
         if not self._ready.is_set():
             return "the plane does not know it yet"
         silent_s = self._runtime.now() - self._asked_at
-        if self._room() > 0 and silent_s > 3 * self._introduction.heartbeat_s:
+        if self._refills.room() > 0 and silent_s > 3 * self._introduction.heartbeat_s:
             return f"it heartbeats, but no claim of its was answered for {silent_s:.0f} s"
         return ""
 
@@ -206,14 +209,14 @@ class Supervisor:
         retry_s = CLAIM_RETRY_S
         while not self._draining.is_set():
             await self._refills.wait_claimable()
-            room = self._room()
+            room = self._refills.room()
             if room <= 0:
                 self._freed.clear()
                 await self._freed.wait()
                 self._asked_at = self._runtime.now()
                 continue
             try:
-                await self._claim(room)
+                claimed = await self._claim(room)
             except (Unreachable, Refused) as error:
                 # What this claim was given, if anything, is named by its absence in the next one.
                 if not await self._introduction.say_again(self._link, error):
@@ -223,17 +226,31 @@ class Supervisor:
                 continue
             retry_s = CLAIM_RETRY_S
             self._asked_at = self._runtime.now()
+            if claimed:
+                await self._give_head_start()
 
-    async def _claim(self, room: int) -> None:
+    async def _give_head_start(self) -> None:
+        """What ends at once is told, and answered, before the next claim is sent: the plane would serve it in between,
+        and whoever waits for the outcome would wait for that."""
+        self._freed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ENDS_AT_ONCE_S):
+                await self._freed.wait()
+            async with asyncio.timeout(ANSWERED_S):
+                await self._outbox.wait_empty()
+
+    async def _claim(self, room: int) -> int:
+        """The number of deliveries."""
         claimed_at = self._runtime.now()
-        with self._refills.claiming() as recalls:
+        with self._refills.claiming(room) as recalls:
             holding = self._holding() if recalls else None
             claimed = await self._link.claim(room, wait_s=self._introduction.heartbeat_s, holding=holding)
         # The plane held the claim for so long before it began to count, however long the way there took.
         self._accept_all(claimed.deliveries, claimed_at + claimed.waited_s)
+        return len(claimed.deliveries)
 
-    def _room(self) -> int:
-        return self._options.slots + self._options.backlog - len(self._attempts) - self._refills.asked
+    def _vacant(self) -> int:
+        return self._options.slots + self._options.backlog - len(self._attempts)
 
     def _holding(self) -> list[Ref]:
         """What runs here, and what has ended here while the plane has not heard of it."""
@@ -286,7 +303,6 @@ class Supervisor:
             if self._attempts.get(attempt.job_id) is attempt:
                 del self._attempts[attempt.job_id]
             self._running -= 1
-            self._refills.place_left()
             self._freed.set()
         while self._queue and self._running < self._options.slots:
             self._begin(self._queue.popleft())
