@@ -40,19 +40,10 @@ def test_places_of_a_claim_that_waits_are_its_own(places: Places) -> None:
     assert places.asked == 0
 
 
-def test_without_a_claim_as_many_as_have_ended_beside_the_room_of_the_next(places: Places) -> None:
-    places.vacant = 4
-    with places.refills.asking(1) as one:
-        assert (one, places.refills.room()) == (1, 3)
-    with places.refills.asking(3) as rest:
-        assert (rest, places.refills.room()) == (1, 3)
-
-
-@pytest.mark.parametrize("slots", [1, 16])
-def test_worker_that_was_full_leaves_its_places_to_its_claim(places: Places, slots: int) -> None:
-    """What waits already comes with a claim, not with an answer."""
-    places.vacant = slots
-    with places.refills.asking(slots) as nothing:
+def test_nothing_without_a_claim_that_waits(places: Places) -> None:
+    """A worker that is full has none: its next claim is for the place that was left, and would find it taken."""
+    places.vacant = 1
+    with places.refills.asking(1) as nothing:
         assert nothing == 0
 
 

@@ -1,7 +1,7 @@
 """Refills: jobs that come with the answer to an outcome, into the places of those that have ended.
 
-An outcome may bring somebody for the place that it leaves: then a chain of steps needs one request for each. The
-places of a claim are the claim's, whether it waits already or is about to be sent.
+A claim that waits was sent with the room there was. Whatever has ended since left one place more, and its outcome may
+bring somebody for it: then a chain of steps needs one request for each, and the claim goes on waiting.
 
 Whichever answer is lost, to a claim or to outcomes, the next claim says what this worker holds. Nothing is asked
 for beside such a claim: what both answers name would be begun twice.
@@ -58,10 +58,9 @@ class Refills:
     @contextmanager
     def asking(self, ended: int) -> Iterator[int]:
         """How many may be asked for with the outcomes of so many that have ended."""
-        # Without a claim under way, the next one is for the places that were free before these ended. A worker that
-        # was full has none but theirs, and leaves them to its claim: that one finds what has waited, an answer does not.
-        free = self.room() - (self._claimed or ended)
-        places = 0 if self._lost else max(0, min(free, ended))
+        # A worker that was full has no claim under way, and leaves all to the next: that one finds what has waited, too.
+        free = self.room() - self._claimed if self._claimed and not self._lost else 0
+        places = max(0, min(free, ended))
         self._asked += places
         if places:
             self._all_answered.clear()

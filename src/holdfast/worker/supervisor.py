@@ -37,9 +37,6 @@ logger = logging.getLogger("holdfast.worker")
 CLAIM_RETRY_S = 0.1
 CLAIM_RETRY_S_MAX = 2.0
 LAST_CLAIM_S = 0.5
-ENDS_AT_ONCE_S = 0.001
-ANSWERED_S = 0.005
-"""How long the next claim waits for a handler to end, and then for its outcome to be answered."""
 SETTLE_S = 5.0
 """At the end: for handlers that were told to stop, and for the last outcomes to be heard."""
 
@@ -216,7 +213,7 @@ class Supervisor:
                 self._asked_at = self._runtime.now()
                 continue
             try:
-                claimed = await self._claim(room)
+                await self._claim(room)
             except (Unreachable, Refused) as error:
                 # What this claim was given, if anything, is named by its absence in the next one.
                 if not await self._introduction.say_again(self._link, error):
@@ -226,28 +223,14 @@ class Supervisor:
                 continue
             retry_s = CLAIM_RETRY_S
             self._asked_at = self._runtime.now()
-            if claimed:
-                await self._give_head_start()
 
-    async def _give_head_start(self) -> None:
-        """What ends at once is told, and answered, before the next claim is sent: the plane would serve it in between,
-        and whoever waits for the outcome would wait for that."""
-        self._freed.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(ENDS_AT_ONCE_S):
-                await self._freed.wait()
-            async with asyncio.timeout(ANSWERED_S):
-                await self._outbox.wait_empty()
-
-    async def _claim(self, room: int) -> int:
-        """The number of deliveries."""
+    async def _claim(self, room: int) -> None:
         claimed_at = self._runtime.now()
         with self._refills.claiming(room) as recalls:
             holding = self._holding() if recalls else None
             claimed = await self._link.claim(room, wait_s=self._introduction.heartbeat_s, holding=holding)
         # The plane held the claim for so long before it began to count, however long the way there took.
         self._accept_all(claimed.deliveries, claimed_at + claimed.waited_s)
-        return len(claimed.deliveries)
 
     def _vacant(self) -> int:
         return self._options.slots + self._options.backlog - len(self._attempts)
