@@ -290,9 +290,6 @@ class Writer:
                     self._commit_batch([request])
                 return
             answers = [(request, self.typed(error)) for request in batch]
-        # Who waits for news of a commit is told before those who made it: they are many, and only confirmed.
-        for part, unit in units.items():
-            part.committed(unit)
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Request, Any]]] = {}
         for request, answer in answers:
             by_loop.setdefault(request.future.get_loop(), []).append((request, answer))
@@ -304,6 +301,8 @@ class Writer:
                     loop.call_soon_threadsafe(_settle, settled)
                 except RuntimeError:  # that loop is closed: nobody is waiting any more
                     continue
+        for part, unit in units.items():
+            part.committed(unit)
 
     def _transact(self, batch: list[Request]) -> tuple[list[tuple[Request, Any]], dict[Part, Unit]]:
         connection = self._connection
