@@ -107,3 +107,12 @@ def test_key_for_what_is_no_name_is_not_made() -> None:
     refused = CliRunner().invoke(cli, ["key", "new", "a b"])
 
     assert (refused.exit_code, "no name" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("people", [People(), PEOPLE])
+async def test_contract_asks_for_a_name_where_no_key_tells_it(tmp_path: Path, people: People) -> None:
+    async with serving(tmp_path, people=people) as served:
+        document = (await served.http.get("/openapi.json")).json()
+    decide = document["paths"]["/v1/approvals/{id}:decide"]["post"]["parameters"]
+
+    assert [one["required"] for one in decide if one["name"] == "Holdfast-Actor"] == [not people]

@@ -74,7 +74,7 @@ class Gateway:
 
         async def describe(_: Desk, __: Call) -> Answer:
             nonlocal text
-            text = text or encode(openapi.document(self._routes, api_key=self._keys.required))
+            text = text or encode(openapi.document(self._routes, keys=self._keys))
             return Answer(text)
 
         return Route(method="GET", path="/openapi.json", run=describe, summary="This document.")

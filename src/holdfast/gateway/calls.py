@@ -65,7 +65,7 @@ class Route:
     headers: tuple[str, ...] = ()
     """Request headers it honours, by name (`openapi.HEADERS`)."""
     needs: tuple[str, ...] = ()
-    """Those of them without which it is refused."""
+    """Those of them without which it is refused, unless the caller's key tells."""
     media: str = "application/json"
     wide: tuple[str, ...] = ()
     body_max: int = 1 << 20

@@ -24,6 +24,11 @@ class Keys:
         """Whether nobody is served without a key."""
         return bool(self._shared)
 
+    @property
+    def tell_who(self) -> bool:
+        """Whether there are keys that prove who asks: their owners need not say it."""
+        return bool(self._people)
+
     def admit(self, headers: dict[bytes, bytes]) -> None:
         """Puts the name that a person's key proves into the headers. Raises `Unauthorized`, and `Forbidden` for a name that
         this key does not prove."""

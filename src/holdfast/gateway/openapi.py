@@ -12,6 +12,7 @@ import holdfast
 from holdfast import api
 from holdfast.core.people import ACTOR
 from holdfast.gateway.calls import Route
+from holdfast.gateway.keys import Keys
 from holdfast.gateway.limits import KEY, TENANT
 
 HEADERS: dict[str, dict[str, Any]] = {
@@ -34,7 +35,7 @@ Uses = Mapping[Any, dict[str, Any]]
 """By type of a request or a reply: the schema that stands for it, a reference or several."""
 
 
-def document(routes: Sequence[Route], *, api_key: bool) -> dict[str, Any]:
+def document(routes: Sequence[Route], *, keys: Keys) -> dict[str, Any]:
     types: dict[Any, None] = {api.Problem: None}
     for route in routes:
         types |= dict.fromkeys(kind for kind in (route.request, route.reply, route.query) if kind is not None)
@@ -43,10 +44,10 @@ def document(routes: Sequence[Route], *, api_key: bool) -> dict[str, Any]:
     uses = dict(zip(types, used, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas, uses, api_key=api_key)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas, uses, keys)
     queries = {route.query.__name__ for route in routes if route.query is not None}
     components: dict[str, Any] = {"schemas": {name: s for name, s in schemas.items() if name not in queries}}
-    if api_key:
+    if keys.required:
         components["securitySchemes"] = {"apiKey": {"type": "http", "scheme": "bearer"}}
     return {
         "openapi": "3.1.0",
@@ -56,18 +57,18 @@ def document(routes: Sequence[Route], *, api_key: bool) -> dict[str, Any]:
     }
 
 
-def _operation(route: Route, schemas: dict[str, Any], uses: Uses, *, api_key: bool) -> dict[str, Any]:
+def _operation(route: Route, schemas: dict[str, Any], uses: Uses, keys: Keys) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": route.run.__name__,
         "summary": route.summary,
         "tags": list(route.tags),
-        "parameters": [*_path_parameters(route), *_query_parameters(route, schemas), *_header_parameters(route)],
+        "parameters": [*_path_parameters(route), *_query_parameters(route, schemas), *_header_parameters(route, keys)],
         "responses": _responses(route, uses),
     }
     if route.request is not None:
         content = {"application/json": {"schema": uses[route.request]}}
         operation["requestBody"] = {"required": not route.optional, "content": content}
-    if api_key and not route.open:
+    if keys.required and not route.open:
         operation["security"] = [{"apiKey": []}]
     return operation
 
@@ -95,9 +96,10 @@ def _absent_not_null(schema: dict[str, Any]) -> dict[str, Any]:
     return options[0] if len(options) == 1 else schema
 
 
-def _header_parameters(route: Route) -> list[dict[str, Any]]:
+def _header_parameters(route: Route, keys: Keys) -> list[dict[str, Any]]:
+    needed = () if keys.tell_who else route.needs
     own = [
-        {"name": name, "in": "header", "required": name in route.needs, "schema": HEADERS[name]}
+        {"name": name, "in": "header", "required": name in needed, "schema": HEADERS[name]}
         for name in route.headers
     ]
     return own if route.open else [*own, TENANT_HEADER]
