@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
 
 from holdfast.errors import HoldfastError, Invalid, StoreUnavailable
 from holdfast.stores.batch import BatchLedger, Needs
-from holdfast.stores.batch_writer import BatchWriter, Call
+from holdfast.stores.batch_writer import HELD_S_MAX, BatchWriter, Call
 
 WRITE_S = 0.5
 
@@ -17,10 +19,13 @@ WRITE_S = 0.5
 class Server:
     """Each write takes half a second, whether it is refused or not."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, load_s: float = 0.0) -> None:
         self.sizes: list[int] = []
+        self._load_s = load_s
 
-    async def write(self, calls: list[Call]) -> tuple[BatchLedger, list[Any]]:
+    async def write(self, calls: list[Call], meanwhile: Callable[[], None]) -> tuple[BatchLedger, list[Any]]:
+        await asyncio.sleep(self._load_s)
+        meanwhile()
         await asyncio.sleep(WRITE_S)
         ledger = BatchLedger(0.0)
         answers = [call.verb(ledger) for call in calls]
@@ -77,3 +82,31 @@ async def test_who_has_waited_too_long_is_told_so_and_nothing_of_it_is_written(r
     assert [error.applied for error in late] == [False] * 7
     assert server.sizes == []
     assert runtime.now() - began == 4 * WRITE_S
+
+
+async def answered_at(runtime: VirtualRuntime, *, load_s: float) -> list[float]:
+    """When two calls are answered, of which the second came while the first was being written."""
+    writer = BatchWriter("here", Server(load_s=load_s), batch_max=1, timeout_s=60.0, committed=lambda _: None)
+    began = runtime.now()
+
+    async def call() -> float:
+        await writer.call(lambda _: None, lambda _: None, size=1, urgent=False)
+        return runtime.now() - began
+
+    times = await asyncio.gather(call(), call())
+    await writer.close()
+    return list(times)
+
+
+@on_virtual_time
+async def test_who_asked_is_answered_when_the_server_is_at_work_on_the_next_batch(runtime: VirtualRuntime) -> None:
+    load_s = HELD_S_MAX / 2
+
+    assert await answered_at(runtime, load_s=load_s) == pytest.approx([WRITE_S + 2 * load_s, 2 * (WRITE_S + load_s)])
+
+
+@on_virtual_time
+async def test_nobody_waits_for_a_server_that_does_not_get_to_work(runtime: VirtualRuntime) -> None:
+    first, _ = await answered_at(runtime, load_s=10.0)
+
+    assert first == pytest.approx(10.0 + WRITE_S + HELD_S_MAX)

@@ -97,7 +97,7 @@ class Onlooker(BatchStore):
         if turn is not None:
             raise StoreUnavailable(self.subject, "it is another's turn", applied=False)
         try:
-            _, [answer] = await self._batches.write([Call(ask, verb, cast(Any, None), 0.0, 1)])
+            _, [answer] = await self._batches.write([Call(ask, verb, cast(Any, None), 0.0, 1)], lambda: None)
         except (LockError, Moved) as failure:
             raise self._batches.translated(failure, applied=False) from None
         if isinstance(answer, HoldfastError):

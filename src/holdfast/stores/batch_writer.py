@@ -2,6 +2,9 @@
 
 Calls of one turn of the loop share a batch, and so do all that come while the batch before is under way: batches grow
 with load, and what a batch costs a server is paid once for many callers.
+
+Where the next batch waits already, it is brought on its way before those of the last one are answered: then this process
+works on what they do next while the server works on the batch, instead of each waiting for the other.
 """
 
 from __future__ import annotations
@@ -10,10 +13,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.stores.batch import BatchLedger, Needs
+
+HELD_S_MAX = 0.02
+"""For no longer is anybody's answer held back: the server may be busy with others, or away."""
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +30,12 @@ class Call:
     done: asyncio.Future[Any]
     deadline: float
     size: int
+
+
+class Written(NamedTuple):
+    ledger: BatchLedger
+    calls: list[Call]
+    answers: list[Any]
 
 
 class InDoubt(Exception):
@@ -37,8 +49,9 @@ class InDoubt(Exception):
 class Batches(Protocol):
     """How one store writes a batch."""
 
-    async def write(self, calls: list[Call]) -> tuple[BatchLedger, list[Any]]:
+    async def write(self, calls: list[Call], meanwhile: Callable[[], None]) -> tuple[BatchLedger, list[Any]]:
         """Load what the calls ask for, let each decide, and write what came of it; the answers in the calls' order.
+        `meanwhile` is called when the server is at work and nothing is to be done here.
         Raises `InDoubt`; after any other error nothing has happened."""
 
     def is_everybodys(self, failure: Exception) -> bool:
@@ -69,6 +82,8 @@ class BatchWriter:
         self._committed = committed
         self._urgent: deque[Call] = deque()
         self._calls: deque[Call] = deque()
+        self._written: list[Written] = []
+        """Those who asked have not been answered yet."""
         self._task: asyncio.Task[None] | None = None
         self._open = True
 
@@ -102,6 +117,7 @@ class BatchWriter:
                 await self._write(self._take())
         finally:
             self._task = None
+            self._answer()
 
     def _take(self) -> list[Call]:
         taken: list[Call] = []
@@ -124,7 +140,7 @@ class BatchWriter:
             return
         batches = self._batches
         try:
-            ledger, answers = await batches.write(calls)
+            ledger, answers = await batches.write(calls, self._answer)
         except InDoubt as doubt:
             lost = doubt.lost
             self._fail(calls, lambda: batches.translated(lost, applied=None))
@@ -139,6 +155,15 @@ class BatchWriter:
             else:
                 self._fail(calls, lambda: batches.translated(why, applied=False))
         else:
+            self._written.append(Written(ledger, calls, answers))
+            if self._urgent or self._calls:
+                asyncio.get_running_loop().call_later(HELD_S_MAX, self._answer)
+            else:
+                self._answer()
+
+    def _answer(self) -> None:
+        written, self._written = self._written, []
+        for ledger, calls, answers in written:
             # Before those who asked go on, but not in their way: what a listener does wrong is its own.
             asyncio.get_running_loop().call_soon(self._committed, ledger)
             for call, answer in zip(calls, answers, strict=True):

@@ -1,7 +1,9 @@
-"""What came of a batch of writes, written in bulk: a statement per table that it touches."""
+"""What came of a batch of writes, written in bulk: one statement for what nearly every batch writes, and one more for each
+other table that it touches."""
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any, Protocol
 
 from holdfast.stores.batch import BatchLedger
@@ -29,14 +31,10 @@ from holdfast.stores.rows import (
     record_values,
 )
 
+_COUNT = ("tenant", "state", "jobs")
 _NOT_PLACE = RECORD[len(RECORD_PLACE) :]
 _SETTLED = EFFECT[3:]
 
-_INSERT_JOBS = f"INSERT INTO holdfast_jobs ({columns(NEW_JOB)}) SELECT * FROM {rows_of(NEW_JOB)}"  # noqa: S608  (names of columns)
-_REPLACE_JOBS = f"""
-    UPDATE holdfast_jobs j SET {", ".join(f"{name} = x.{name}" for name in REPLACED_JOB[:-2])}
-    FROM {rows_of(REPLACED_JOB)} WHERE j.id = x.id AND j.version = x.replaces
-"""  # noqa: S608  (names of columns)
 _REPLACE_PAYLOADS = (
     f"UPDATE holdfast_jobs j SET payload = x.payload FROM {rows_of(('id', 'payload'))} WHERE j.id = x.id"  # noqa: S608
 )
@@ -45,22 +43,33 @@ _REPLACE_BOUNDS = f"""
     FROM {rows_of(("id", *BOUNDS))} WHERE j.id = x.id
 """  # noqa: S608  (names of columns)
 _INSERT_KEYS = f"INSERT INTO holdfast_keys ({columns(KEY)}) SELECT * FROM {rows_of(KEY)}"  # noqa: S608
-_TELL = f"""
-    WITH told AS (
-        INSERT INTO holdfast_events ({columns(EVENT)}) SELECT * FROM {rows_of(EVENT)}
-    ), counted AS (
-        INSERT INTO holdfast_counts AS c (tenant, state, jobs)
-        SELECT * FROM {rows_of(("tenant", "state", "jobs"), len(EVENT) + 1)}
-        ON CONFLICT (tenant, state) DO UPDATE SET jobs = c.jobs + excluded.jobs
-    )
-    SELECT pg_notify(${len(EVENT) + 4}, word) FROM unnest(${len(EVENT) + 5}::text[]) word
-"""  # noqa: S608  (names of columns)
-_SEND = (
-    f"INSERT INTO holdfast_deliveries ({columns(DELIVERY)}) SELECT * FROM {rows_of(DELIVERY)} ON CONFLICT DO NOTHING"  # noqa: S608
+_IS_DELIVERY = "d.worker = x.worker AND d.fence = x.fence AND d.job_id = x.job_id"
+SETTLE = f"DELETE FROM holdfast_deliveries d USING {rows_of(DELIVERY)} WHERE {_IS_DELIVERY}"  # noqa: S608
+# One statement, for between two the server waits until this process gets round to sending the second.
+_JOBS_AT, _REPLACED_AT, _SETTLED_AT, _SENT_AT, _EVENTS_AT, _COUNTS_AT, _CHANNEL_AT = accumulate(
+    map(len, (NEW_JOB, REPLACED_JOB, DELIVERY, DELIVERY, EVENT, _COUNT)), initial=1
 )
-SETTLE = f"""
-    DELETE FROM holdfast_deliveries d USING {rows_of(DELIVERY)}
-    WHERE d.worker = x.worker AND d.fence = x.fence AND d.job_id = x.job_id
+_WRITE = f"""
+    WITH submitted AS (
+        INSERT INTO holdfast_jobs ({columns(NEW_JOB)}) SELECT * FROM {rows_of(NEW_JOB, _JOBS_AT)}
+    ), replaced AS (
+        UPDATE holdfast_jobs j SET {", ".join(f"{name} = x.{name}" for name in REPLACED_JOB[:-2])}
+        FROM {rows_of(REPLACED_JOB, _REPLACED_AT)} WHERE j.id = x.id AND j.version = x.replaces
+        RETURNING 1
+    ), settled AS (
+        DELETE FROM holdfast_deliveries d USING {rows_of(DELIVERY, _SETTLED_AT)} WHERE {_IS_DELIVERY}
+    ), sent AS (
+        INSERT INTO holdfast_deliveries ({columns(DELIVERY)}) SELECT * FROM {rows_of(DELIVERY, _SENT_AT)}
+        ON CONFLICT DO NOTHING
+    ), told AS (
+        INSERT INTO holdfast_events ({columns(EVENT)}) SELECT * FROM {rows_of(EVENT, _EVENTS_AT)}
+    ), counted AS (
+        INSERT INTO holdfast_counts AS c ({columns(_COUNT)}) SELECT * FROM {rows_of(_COUNT, _COUNTS_AT)}
+        ON CONFLICT (tenant, state) DO UPDATE SET jobs = c.jobs + excluded.jobs
+    ), notified AS (
+        SELECT pg_notify(${_CHANNEL_AT}, word) FROM unnest(${_CHANNEL_AT + 1}::text[]) word
+    )
+    SELECT (SELECT count(*) FROM replaced), (SELECT count(*) FROM notified)
 """  # noqa: S608  (names of columns)
 _WRITE_EFFECTS = f"""
     INSERT INTO holdfast_effects ({columns(EFFECT)}) SELECT * FROM {rows_of(EFFECT)}
@@ -109,21 +118,16 @@ class Moved(Exception):
 class Writes(Protocol):
     async def execute(self, sql: str, /, *arguments: Any) -> str: ...
 
+    async def fetchval(self, sql: str, /, *arguments: Any) -> Any: ...
+
 
 async def flush(connection: Writes, ledger: BatchLedger, *, channel: str, words: list[str]) -> None:
     """`words` are told to `channel` when the transaction commits."""
+    await _flush_jobs(connection, ledger, channel, words)
     jobs = ledger.jobs
     execute = connection.execute
-    if ledger.new_jobs:
-        new = [new_job_values(jobs[job_id], look_at) for job_id, look_at in ledger.new_jobs.items()]
-        await execute(_INSERT_JOBS, *arrays_of(NEW_JOB, new))
     if ledger.new_keys:
         await execute(_INSERT_KEYS, *arrays_of(KEY, ledger.new_keys))
-    if ledger.replaced:
-        after = [replaced_job_values(jobs[job_id], look_at, v) for job_id, (v, look_at) in ledger.replaced.items()]
-        done = await execute(_REPLACE_JOBS, *arrays_of(REPLACED_JOB, after))
-        if done != f"UPDATE {len(after)}":
-            raise Moved
     if ledger.payloads:
         edited = [(job_id, jobs[job_id].payload) for job_id in ledger.payloads]
         await execute(_REPLACE_PAYLOADS, *arrays_of(("id", "payload"), edited))
@@ -133,23 +137,32 @@ async def flush(connection: Writes, ledger: BatchLedger, *, channel: str, words:
     await _flush_beside_jobs(connection, ledger)
     if ledger.stirred_sessions:
         await execute(ARRANGE, *arrays_of(("tenant", "session"), sorted(ledger.stirred_sessions)))
-    if ledger.events or ledger.counts:
-        moved = [(tenant, state.value, delta) for (tenant, state), delta in ledger.counts.items() if delta]
-        await execute(
-            _TELL,
-            *arrays_of(EVENT, map(event_values, ledger.events)),
-            *arrays_of(("tenant", "state", "jobs"), moved),
-            channel,
-            words,
-        )
+
+
+async def _flush_jobs(connection: Writes, ledger: BatchLedger, channel: str, words: list[str]) -> None:
+    if not (ledger.new_jobs or ledger.replaced or ledger.settled or ledger.sent or ledger.events or ledger.counts):
+        return
+    jobs = ledger.jobs
+    new = [new_job_values(jobs[job_id], look_at) for job_id, look_at in ledger.new_jobs.items()]
+    after = [replaced_job_values(jobs[job_id], look_at, v) for job_id, (v, look_at) in ledger.replaced.items()]
+    moved = [(tenant, state.value, delta) for (tenant, state), delta in ledger.counts.items() if delta]
+    replaced = await connection.fetchval(
+        _WRITE,
+        *arrays_of(NEW_JOB, new),
+        *arrays_of(REPLACED_JOB, after),
+        *arrays_of(DELIVERY, ledger.settled),
+        *arrays_of(DELIVERY, ledger.sent),
+        *arrays_of(EVENT, map(event_values, ledger.events)),
+        *arrays_of(_COUNT, moved),
+        channel,
+        words,
+    )
+    if replaced != len(after):
+        raise Moved
 
 
 async def _flush_beside_jobs(connection: Writes, ledger: BatchLedger) -> None:
     execute = connection.execute
-    if ledger.settled:
-        await execute(SETTLE, *arrays_of(DELIVERY, ledger.settled))
-    if ledger.sent:
-        await execute(_SEND, *arrays_of(DELIVERY, ledger.sent))
     if ledger.written_effects:
         effects = [effect_values(ledger.effects[origin][key]) for origin, key in ledger.written_effects]
         await execute(_WRITE_EFFECTS, *arrays_of(EFFECT, effects))

@@ -67,20 +67,22 @@ class PostgresBatches:
     def translated(self, failure: Exception, *, applied: bool | None) -> HoldfastError:
         return translated(failure, self._subject, applied=applied)
 
-    async def write(self, calls: list[Call]) -> tuple[BatchLedger, list[Any]]:
+    async def write(self, calls: list[Call], meanwhile: Callable[[], None]) -> tuple[BatchLedger, list[Any]]:
         """Until the commit is sent nothing has happened, so until then it may be tried again."""
         deadline = asyncio.get_running_loop().time() + self._timeout_s
         for attempt in range(1, TRIES_MAX + 1):
             try:
                 connection = await self._connected()
                 with ended_at(connection, deadline):
-                    return await self._try(connection, calls)
+                    return await self._try(connection, calls, meanwhile)
             except (*ROLLED_BACK, *LOST, Moved):
                 if attempt == TRIES_MAX or not self._open or asyncio.get_running_loop().time() >= deadline:
                     raise
         raise AssertionError("unreachable")
 
-    async def _try(self, connection: asyncpg.Connection, calls: list[Call]) -> tuple[BatchLedger, list[Any]]:
+    async def _try(
+        self, connection: asyncpg.Connection, calls: list[Call], meanwhile: Callable[[], None]
+    ) -> tuple[BatchLedger, list[Any]]:
         try:
             await connection.execute(_BEGIN)
             needs = Needs()
@@ -88,6 +90,7 @@ class PostgresBatches:
                 call.ask(needs)
             ledger = await load(connection, needs, self._now())
             answers = [call.verb(ledger) for call in calls]
+            asyncio.get_running_loop().call_soon(meanwhile)  # once the statement is sent, which is most of the work
             await flush(connection, ledger, channel=self._channel, words=self._words(ledger))
         except BaseException:
             await self._roll_back(connection)

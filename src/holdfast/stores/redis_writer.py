@@ -87,7 +87,9 @@ class RedisBatches:
             failure = Unavailable(self._link.subject, "others wrote all the time; try again", applied=False)
         return translated(failure, self._link.subject, applied=applied)
 
-    async def write(self, calls: list[Call]) -> tuple[BatchLedger, list[Any]]:
+    async def write(self, calls: list[Call], meanwhile: Callable[[], None]) -> tuple[BatchLedger, list[Any]]:
+        meanwhile()  # the server is done so soon that nothing would be won by waiting
+
         async def decide() -> tuple[Draft, tuple[BatchLedger, list[Any]]]:
             needs = Needs()
             for call in calls:
