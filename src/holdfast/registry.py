@@ -287,5 +287,5 @@ def _view(worker: str, member: Member) -> WorkerView:
     )
 
 
-def with_one_more(view: WorkerView) -> WorkerView:
-    return replace(view, in_hand=view.in_hand + 1)
+def with_more(view: WorkerView, jobs: int) -> WorkerView:
+    return replace(view, in_hand=view.in_hand + jobs)

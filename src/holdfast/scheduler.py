@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 
-from holdfast.core.job import Job, Tenant
+from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.placement import WorkerView, place
 from holdfast.core.share import Quotas, Shares, Turns, limit_of
 from holdfast.core.states import TERMINAL, State
@@ -17,7 +18,7 @@ from holdfast.locks import Locks
 from holdfast.locks.runtime import Runtime
 from holdfast.loops import Listener
 from holdfast.ports import Bus, JobEvent, Store
-from holdfast.registry import SILENT_S, Registry, with_one_more
+from holdfast.registry import SILENT_S, Registry, with_more
 from holdfast.telemetry import Telemetry
 
 BATCH = 200
@@ -69,8 +70,10 @@ class Scheduler(Listener):
         self._turns = Turns()
         self._not_before = 0.0
         self._bus_returned = False
-        self._waits = True
-        """Somebody may wait for a worker: nobody is given one past them."""
+        self._left_waiting = True
+        """Nobody was found for somebody, or nobody has looked yet: no job is given past them."""
+        self._heard = 0
+        """Jobs that came to wait since the last look: the room they may need is given to nobody."""
         self._of_sessions: set[str] = set()
         """Jobs at work behind whom others of their sessions may wait, unlisted."""
         bus.on_return(self._hear_return)
@@ -81,7 +84,6 @@ class Scheduler(Listener):
         Jobs that no worker can take now, that are frozen, or whose tenant, topic or rule has all it may have,
         are looked past, so that they do not starve those behind.
         """
-        self._waits = True
         if self._bus_returned:
             self._bus_returned = False
             if await self._dispatcher.hasten():
@@ -89,21 +91,22 @@ class Scheduler(Listener):
         passed_over: set[str] = set()
         shares = await self._count() if self._limits_work and self._has_room() else None
         while self._runtime.now() >= self._not_before:
-            candidates = {view.id: view for view in self._registry.candidates()}
-            if not any(view.room > 0 and not view.draining for view in candidates.values()):
+            if not self._has_room() or (await self._freezes.current()).everything:
+                self._left_waiting = True
                 return
-            if (await self._freezes.current()).everything:
-                return
+            heard = self._heard
             jobs = await self._list(passed_over, shares)
             waiting = [*jobs, *await self._list_others(jobs, passed_over, shares)]
             if shares is None and any(limit_of(job) for job in waiting):
                 shares = await self._count()
             known = _size(passed_over, shares)
+            candidates = {view.id: view for view in self._registry.candidates()}
             placed, left = self._place(self._turns.arrange(waiting), candidates, shares)
-            outcomes = await self._dispatch(placed) if placed else []
             passed_over |= {job.topic for job in left}
-            all_sent = len(outcomes) == len(waiting) and all(outcome is Dispatched.SENT for outcome in outcomes)
-            self._waits = not all_sent or len(jobs) == BATCH or _size(passed_over, shares) > 0
+            self._heard -= heard
+            self._left_waiting = len(placed) < len(waiting) or len(jobs) == BATCH or _size(passed_over, shares) > 0
+            outcomes = await self._dispatch(placed) if placed else []
+            self._left_waiting |= any(outcome is not Dispatched.SENT for outcome in outcomes)
             if len(jobs) < BATCH or (Dispatched.SENT not in outcomes and _size(passed_over, shares) == known):
                 return
 
@@ -157,7 +160,7 @@ class Scheduler(Listener):
             if chosen is None:
                 left.append(job)
             else:
-                candidates[chosen.id] = with_one_more(chosen)
+                candidates[chosen.id] = with_more(chosen, 1)
                 placed.append(Placed(job, chosen.id))
                 room -= 1
                 if shares is not None:
@@ -187,18 +190,25 @@ class Scheduler(Listener):
             self._not_before = self._runtime.now() + STORE_RETRY_S
         return outcomes
 
-    def give(self, job: Job) -> Sending | None:
-        """A `Giver`'s word: past the queue if nobody stands in it, and only where no limit has to be counted."""
+    def give(self, jobs: Sequence[Job]) -> dict[JobId, Sending]:
+        """A `Giver`'s word: past the queue if there is room for all who stand in it, and only where no limit has to be
+        counted. The most urgent first."""
+        if self._left_waiting or self._limits_work:
+            return {}
         now = self._store.now()
-        if self._waits or self._limits_work or limit_of(job) or job.session or job.not_before > now:
-            return None
-        if not self._freezes.lets(job):
-            return None
-        chosen = place(job, job.pool, self._registry.candidates(), alive_since=now - SILENT_S)
-        sending = None if chosen is None else self._dispatcher.give(job, chosen.id)
-        if sending is not None:
-            self._registry.took(sending.change.after.worker, job.id)
-        return sending
+        free = [job for job in islice(jobs, BATCH) if self._may_give(job, now)]
+        candidates = {view.id: with_more(view, self._heard) for view in self._registry.candidates()}
+        placed, _ = self._place(sorted(free, key=lambda job: -job.priority), candidates, None)
+        given: dict[JobId, Sending] = {}
+        for job, worker in placed:
+            sending = self._dispatcher.give(job, worker)
+            if sending is not None:
+                given[job.id] = sending
+                self._registry.took(worker, job.id)
+        return given
+
+    def _may_give(self, job: Job, now: float) -> bool:
+        return not (limit_of(job) or job.session or job.not_before > now) and self._freezes.lets(job)
 
     def gave(self, sending: Sending, *, written: bool | None) -> None:
         self._dispatcher.gave(sending, written=written)
@@ -216,10 +226,11 @@ class Scheduler(Listener):
         # By job, the last word of this commit: one that was stored and given away in it waits for nobody.
         last = {event.job_id: event.state for event in events}
         ended = {job_id for job_id, state in last.items() if state in TERMINAL}
-        if State.SCHEDULED in last.values():
-            self._waits = True
+        waiting = sum(state is State.SCHEDULED for state in last.values())
+        if waiting:
+            self._heard += waiting
             self.wake()
-        elif ended and (self._waits or not self._of_sessions.isdisjoint(ended)):
+        elif ended and (self._left_waiting or self._heard or not self._of_sessions.isdisjoint(ended)):
             self.wake()
         self._of_sessions -= ended
 

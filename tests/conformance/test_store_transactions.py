@@ -19,6 +19,7 @@ from plane.jobs import (
     removing,
     replacing,
     running,
+    sending,
     stepped,
     stored,
     submitted,
@@ -104,6 +105,36 @@ async def test_a_job_is_stored_sent_and_started_by_one_transaction(store: StoreW
     # Once more, its answer was lost: the job has moved on from there.
     assert await store.transact([replace(transaction, changes=transaction.changes[1:])]) == [False]
     assert await store.find_jobs([made.id]) == [started]
+
+
+async def test_changes_of_a_submission_are_made_with_it_and_not_when_it_is_repeated(store: StoreWithBus) -> None:
+    job, alone = given(store), a_job(not_before=store.now())
+
+    answers = await store.submit([job, submission(alone)])
+    again = await store.submit([given(store)])
+
+    begun = job.changes[-1].after
+    assert answers == [Accepted(begun, repeated=False), Accepted(alone, repeated=False)]
+    assert again == [Accepted(begun, repeated=True)]
+    assert await store.find_jobs([begun.id, alone.id]) == [begun, alone]
+    assert [event.kind for event in await store.list_events(after=0, limit=10, job_id=begun.id)] == [
+        "job.submitted",
+        "job.dispatched",
+        "job.started",
+    ]
+    assert await store.count_jobs() == {(ACME, State.RUNNING): 1, (ACME, State.SCHEDULED): 1}
+    assert await store.list_deliveries("w1", limit=10) == []
+    assert await store.list_in_hand("w1") == [begun]
+    assert await store.list_dispatchable(limit=10) == [alone]
+
+
+def given(store: StoreWithBus) -> Submission:
+    """One that is dispatched and started as it is stored."""
+    job = a_job(not_before=store.now())
+    dispatch = sending(store, job)
+    started = step(dispatch.after, Event.START, now=store.now(), attempts=1, lease_until=store.now() + 30)
+    start = Change(before=dispatch.after, after=started, kind="job.started")
+    return Submission(job=job, key="k", digest="d", changes=[dispatch, start])
 
 
 async def test_an_end_that_its_run_hears_at_once_leaves_no_result(store: StoreWithBus) -> None:

@@ -16,8 +16,8 @@ from holdfast.core.states import State
 from holdfast.errors import StoreUnavailable
 from holdfast.flow.dispatch import Dispatched, Placed
 from holdfast.flow.freeze import freeze
-from holdfast.flow.submit import Submitter
-from holdfast.ports import JobFilter
+from holdfast.flow.submit import Order, Submitter
+from holdfast.ports import Accepted, JobFilter
 from holdfast.stores import StoreWithBus
 
 
@@ -143,7 +143,7 @@ async def test_job_that_a_claim_waits_for_is_running_when_its_submission_is_ackn
             stage.store.calls.clear()
             accepted = await stage.order(key="k")
             [handed] = await claim.take_handed()
-        assert (stage.store.calls["transact"], "submit" in stage.store.calls) == (1, False)
+        assert (stage.store.calls["submit"], "transact" in stage.store.calls) == (1, False)
         assert (accepted.job, accepted.repeated) == (handed, False)
         assert await kinds(stage, handed.id) == ["job.submitted", "job.dispatched", "job.started"]
         with stage.claims.serving("w1") as claim, claim.open_for(1):
@@ -151,6 +151,41 @@ async def test_job_that_a_claim_waits_for_is_running_when_its_submission_is_ackn
             assert await claim.take_handed() == []
         assert (again.job.id, again.repeated) == (handed.id, True)
         await check_plane(stage, all_ended=False)
+
+
+@on_virtual_time
+async def test_of_many_jobs_the_most_urgent_are_given_as_far_as_there_is_room(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        stage.submitter = giving(stage)
+        stage.hello("w1", slots=3)
+        await stage.scheduler.tick()
+        orders = [
+            Order(tenant=ACME, topic="mail.send", payload=b"{}", labels={}, priority=priority)
+            for priority in (0, 5, 0, 9)
+        ]
+        with stage.claims.serving("w1") as claim, claim.open_for(1):
+            answers = await stage.submitter.submit(orders)
+            handed = await claim.take_handed()
+        jobs = [cast(Accepted, answer).job for answer in answers]
+        assert [job.state for job in jobs] == [State.DISPATCHED, State.DISPATCHED, State.SCHEDULED, State.RUNNING]
+        assert handed == [jobs[3]]
+        assert {d.job_id for d in await stage.inner.list_deliveries("w1", limit=10)} == {jobs[0].id, jobs[1].id}
+        assert jobs == [await stage.job(job.id) for job in jobs]
+        await check_plane(stage, all_ended=False)
+
+
+@on_virtual_time
+async def test_room_that_those_in_the_queue_need_is_given_to_nobody(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        stage.hello("w1", slots=3)
+        await stage.scheduler.tick()
+        for _ in range(2):
+            await stage.submit()
+        stage.scheduler.heard(await stage.inner.list_events(after=0, limit=10))
+        stage.submitter = giving(stage)
+        given, waits = await stage.submit(), await stage.submit()
+        assert (await stage.job(given.id)).state is State.DISPATCHED
+        assert (await stage.job(waits.id)).state is State.SCHEDULED
 
 
 @pytest.mark.parametrize("ahead", ["a job that waits", "a freeze", "nobody who looked"])
@@ -179,7 +214,7 @@ async def test_submission_in_doubt_is_repeated_without_a_second_job(runtime: Vir
         stage.submitter = giving(stage)
         stage.hello("w1")
         await stage.scheduler.tick()
-        stage.store.fault("transact", fault, times=1)
+        stage.store.fault("submit", fault, times=1)
         with stage.claims.serving("w1") as claim, claim.open_for(1):
             with pytest.raises(StoreUnavailable):
                 await stage.order(key="k")

@@ -167,22 +167,22 @@ class Dispatcher:
         return bool(self._put_off)
 
     def give(self, job: Job, worker: str) -> Sending | None:
-        """How a job that is about to be stored is dispatched, started and handed to a claim that waits, all in the
-        transaction that stores it; None if none waits. Whoever writes it calls `gave`."""
+        """How a job that is about to be stored is dispatched in the very transaction that stores it; and started, where a
+        claim waits for it. None if it cannot be. Whoever writes it calls `gave`."""
         if not self._bus.atomic or job.state is not State.SCHEDULED or is_gated(job):
             return None
-        sending = self._sending(self._dispatching(job, worker, next_fence(job, now=self._store.now())))
-        return sending if sending.handover is not None else None
+        return self._sending(self._dispatching(job, worker, next_fence(job, now=self._store.now())))
 
     def gave(self, sending: Sending, *, written: bool | None) -> None:
         """Whether it was written; None: nobody knows."""
-        assert sending.handover is not None
-        if written is None:
-            sending.handover.door.shut(in_doubt=True)
-            return
         if written:
             self._tell(sending.change)
-        self._hand_over(sending.handover, started=written)
+        if sending.handover is None:
+            return
+        if written is None:
+            sending.handover.door.shut(in_doubt=True)
+        else:
+            self._hand_over(sending.handover, started=written)
 
     def _sending(self, change: Change) -> Sending:
         """By way of a claim that waits for it, else as a delivery."""

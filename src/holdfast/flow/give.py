@@ -1,28 +1,28 @@
-"""Give: a new job goes straight to a worker that waits for one, in the transaction that stores it.
+"""Give: a new job goes straight to a worker that has room for it, in the transaction that stores it.
 
 Stored, found by the scheduler and sent, it would take two commits before anybody works on it; given, it takes
-the one that its caller, or the run that orders it, waits for anyway.
+the one that its caller, or the run that orders it, waits for anyway, and its row is written once less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
 
-from holdfast.core.job import Job, Tenant
+from holdfast.core.job import Job, JobId
 from holdfast.flow.dispatch import Sending
-from holdfast.ports import Accepted, Store, Submission, Transaction
-
-_Alike = tuple[Tenant, str, frozenset[tuple[str, str]]]
+from holdfast.ports import Accepted, KeyReused, Store, Submission, Transaction
 
 
 class Giver(Protocol):
-    """Who knows which worker waits, and whether anybody else's job would have to come first."""
+    """Who knows which worker has room, and whether anybody else's job would have to come first."""
 
-    def give(self, job: Job) -> Sending | None:
-        """How a job that is about to be stored gets to a worker; None: as any other. `gave` must follow."""
+    def give(self, jobs: Sequence[Job]) -> dict[JobId, Sending]:
+        """How jobs that are about to be stored get to workers; those it leaves out, as any other. For each that it names
+        `gave` must follow."""
 
     def gave(self, sending: Sending, *, written: bool | None) -> None:
         """None: nobody knows whether it was written."""
@@ -32,48 +32,42 @@ async def transact(transactions: Sequence[Transaction], *, store: Store, giver: 
     """As `Store.transact`; of the jobs that are submitted, those that can be are given away with it."""
     if giver is None:
         return await store.transact(transactions)
-    given: list[list[Sending]] = [[] for _ in transactions]
+    given = giver.give([submission.job for one in transactions for submission in one.submissions])
     written: list[bool] | list[None] = [None] * len(transactions)
-    nobody_for: set[_Alike] = set()
     try:
-        for one, sendings in zip(transactions, given, strict=True):
-            for job in (submission.job for submission in one.submissions):
-                # Where nobody takes one, nobody takes another like it: of a wide step only as many are asked for.
-                if (alike := _alike(job)) not in nobody_for:
-                    sending = giver.give(job)
-                    if sending is None:
-                        nobody_for.add(alike)
-                    else:
-                        sendings.append(sending)
-        written = await store.transact(
-            [_with(one, sendings) for one, sendings in zip(transactions, given, strict=True)]
-        )
+        written = await store.transact([_with(one, given) for one in transactions])
         return written
     finally:
-        for sendings, done in zip(given, written, strict=True):
-            for sending in sendings:
-                giver.gave(sending, written=done)
+        for one, done in zip(transactions, written, strict=True):
+            for submission in one.submissions:
+                if submission.job.id in given:
+                    giver.gave(given[submission.job.id], written=done)
 
 
-async def submit(submission: Submission, *, store: Store, giver: Giver) -> Accepted | None:
-    """Store a job and give it away. None, and nothing happened, if no worker waits for it, or it was submitted before."""
-    sending = giver.give(submission.job)
-    if sending is None:
-        return None
-    written: bool | None = None
+async def submit(submissions: Sequence[Submission], *, store: Store, giver: Giver) -> list[Accepted | KeyReused]:
+    """As `Store.submit`; those that can be are given away with it."""
+    given = giver.give([submission.job for submission in submissions])
+    replies: list[Accepted | KeyReused] | list[None] = [None] * len(submissions)
     try:
-        [written] = await store.transact([Transaction(submissions=[submission], changes=sending.changes)])
+        replies = await store.submit([_at_once(submission, given) for submission in submissions])
+        return replies
     finally:
-        giver.gave(sending, written=written)
-    return Accepted(sending.changes[-1].after, repeated=False) if written else None
+        for submission, reply in zip(submissions, replies, strict=True):
+            if submission.job.id in given:
+                done = None if reply is None else isinstance(reply, Accepted) and not reply.repeated
+                giver.gave(given[submission.job.id], written=done)
 
 
-def _alike(job: Job) -> _Alike:
-    return job.tenant, job.topic, frozenset(job.labels.items())
+def _at_once(submission: Submission, given: Mapping[JobId, Sending]) -> Submission:
+    sending = given.get(submission.job.id)
+    return submission if sending is None else dataclasses.replace(submission, changes=sending.changes)
 
 
-def _with(transaction: Transaction, sendings: Sequence[Sending]) -> Transaction:
-    if not sendings:
-        return transaction
-    changes = [change for sending in sendings for change in sending.changes]
-    return replace(transaction, changes=[*transaction.changes, *changes])
+def _with(transaction: Transaction, given: Mapping[JobId, Sending]) -> Transaction:
+    changes = [
+        change
+        for submission in transaction.submissions
+        if submission.job.id in given
+        for change in given[submission.job.id].changes
+    ]
+    return replace(transaction, changes=[*transaction.changes, *changes]) if changes else transaction

@@ -201,12 +201,11 @@ class Submitter:
         return stored
 
     async def _store_plain(self, submissions: Sequence[Submission]) -> Sequence[Accepted | Reused]:
-        # Of many at once, whoever sends them waits for none in particular.
-        if self._giver is not None and len(submissions) == 1:
-            given = await give.submit(submissions[0], store=self._store, giver=self._giver)
-            if given is not None:
-                return [given]
-        return await self._store.submit(submissions) if submissions else ()
+        if not submissions:
+            return ()
+        if self._giver is None:
+            return await self._store.submit(submissions)
+        return await give.submit(submissions, store=self._store, giver=self._giver)
 
     async def submit_one(self, order: Order) -> Accepted:
         [answer] = await self.submit([order])

@@ -46,7 +46,8 @@ class Store(Protocol):
         """Store new jobs with the event `job.submitted`. All answers are durable when it returns.
 
         A key is per tenant. The same key and digest again gives the first job, whatever became of
-        it; the same key with another digest stores nothing. Submissions are independent.
+        it; the same key with another digest stores nothing. Submissions are independent. A new job is answered as
+        its `changes` have left it.
         """
 
     async def get_job(self, tenant: Tenant, job_id: JobId) -> Job:

@@ -55,6 +55,8 @@ class Submission:
     elsewhere each is to be at the version it names."""
     notes: Sequence[Note] = ()
     """Likewise."""
+    changes: Sequence[Change] = ()
+    """Likewise; each from the version before it. Not for a job of a session."""
 
 
 class Accepted(NamedTuple):

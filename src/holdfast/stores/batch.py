@@ -65,6 +65,8 @@ class Needs:
             self.records.add((Kind.RESULT.value, job.tenant, job.id))
         self.record_changes(submission.records)
         self.notes(submission.notes)
+        for change in submission.changes:
+            self.change(change)
 
     def change(self, change: Change) -> None:
         before, after = change.before, change.after

@@ -66,7 +66,9 @@ class Ledger(ABC):
             self.arrange(job)
         if job.run and job.state in TERMINAL:
             self._leave_result(job)
-        return Accepted(job, repeated=False)
+        applied = self.apply(submission.changes, topic_of)
+        assert all(applied), "what was submitted has changed within one transaction"
+        return Accepted(submission.changes[-1].after if applied else job, repeated=False)
 
     def _repeated(self, job_id: JobId) -> Accepted:
         job = self.find_job(job_id)
