@@ -8,10 +8,11 @@ alive until it speaks: a snapshot revives nobody.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import api
 from holdfast.core.placement import WorkerView, condition

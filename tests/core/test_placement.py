@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from plane.jobs import a_job
 
 from holdfast.core.placement import WorkerView, place, unfit

@@ -21,9 +21,12 @@ class Server:
 
     def __init__(self, *, load_s: float = 0.0) -> None:
         self.sizes: list[int] = []
+        self.is_away = False
         self._load_s = load_s
 
     async def write(self, calls: list[Call], meanwhile: Callable[[], None]) -> tuple[BatchLedger, list[Any]]:
+        if self.is_away:
+            raise OSError("away")
         await asyncio.sleep(self._load_s)
         meanwhile()
         await asyncio.sleep(WRITE_S)
@@ -103,6 +106,22 @@ async def test_who_asked_is_answered_when_the_server_is_at_work_on_the_next_batc
     load_s = HELD_S_MAX / 2
 
     assert await answered_at(runtime, load_s=load_s) == pytest.approx([WRITE_S + 2 * load_s, 2 * (WRITE_S + load_s)])
+
+
+@on_virtual_time
+async def test_who_asked_is_answered_also_when_the_next_batch_fails(runtime: VirtualRuntime) -> None:
+    server, began = Server(), runtime.now()
+    writer = BatchWriter("here", server, batch_max=1, timeout_s=60.0, committed=lambda _: None)
+    first = asyncio.create_task(writer.call(lambda _: None, lambda _: "stored", size=1, urgent=False))
+    second = asyncio.create_task(writer.call(lambda _: None, lambda _: None, size=1, urgent=False))
+    await asyncio.sleep(WRITE_S / 2)
+    server.is_away = True
+
+    assert await first == "stored"
+    with pytest.raises(Invalid):
+        await second
+    assert runtime.now() - began == WRITE_S
+    await writer.close()
 
 
 @on_virtual_time

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from holdfast.core.family import fits
 from holdfast.core.job import Job
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerView:
+class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """A worker as the scheduler sees it: what it said last, and what it was given since."""
 
     id: str
     pool: str
     topics: tuple[str, ...]
     """Names, or families ending in `*`."""
-    labels: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = {}
     slots: int
     """Jobs it runs at once."""
     backlog: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.states import State

@@ -6,7 +6,6 @@ the one that its caller, or the run that orders it, waits for anyway, and its ro
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -60,7 +59,7 @@ async def submit(submissions: Sequence[Submission], *, store: Store, giver: Give
 
 def _at_once(submission: Submission, given: Mapping[JobId, Sending]) -> Submission:
     sending = given.get(submission.job.id)
-    return submission if sending is None else dataclasses.replace(submission, changes=sending.changes)
+    return submission if sending is None else replace(submission, changes=sending.changes)
 
 
 def _with(transaction: Transaction, given: Mapping[JobId, Sending]) -> Transaction:

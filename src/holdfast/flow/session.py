@@ -9,11 +9,10 @@ them fail one another, and would have to be removed by somebody.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
-from msgspec.structs import replace as with_values
+from msgspec.structs import replace
 
 from holdfast.core.job import Job
 from holdfast.errors import Conflict, KeyReused, SessionBusy
@@ -100,4 +99,4 @@ def _stopping(job: Job, policy: SessionPolicy, *, now: float) -> Change:
     change = cancelling(job, "a newer job of its session took its place", now=now)
     error = {"code": ROLLED_BACK, "message": change.detail["message"]}
     # Kept on a running job as well: whoever records how it stopped finds it there.
-    return with_values(change, after=with_values(change.after, error=error), detail={**change.detail, **error})
+    return replace(change, after=replace(change.after, error=error), detail={**change.detail, **error})

@@ -40,8 +40,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     detail: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """A new job, decided or not, and the key under which repeating it changes nothing."""
 
     job: Job

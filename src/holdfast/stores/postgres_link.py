@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -42,10 +42,10 @@ def settings(timeout_s: float) -> dict[str, str]:
     }
 
 
-async def connect(url: str, *, timeout_s: float) -> asyncpg.Connection:
-    """What the URL itself sets is left to it."""
+async def connect(url: str, *, timeout_s: float, more: Mapping[str, str] | None = None) -> asyncpg.Connection:
+    """With `more` settings than usual. What the URL itself sets is left to it."""
     own = parse_qs(urlsplit(url).query)
-    asked = {name: value for name, value in settings(timeout_s).items() if name not in own}
+    asked = {name: value for name, value in {**settings(timeout_s), **(more or {})}.items() if name not in own}
     return await asyncpg.connect(url, timeout=timeout_s, server_settings=asked, max_cached_statement_lifetime=0)
 
 

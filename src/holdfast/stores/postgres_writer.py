@@ -27,6 +27,8 @@ BATCH_MAX = 2000
 """Jobs, changes and records per transaction: in a longer one the first would wait too long for the last."""
 TRIES_MAX = 3
 LOCK = "hashtextextended('holdfast_plane ' || current_schema(), 0)"
+_PLANS = {"plan_cache_mode": "force_generic_plan"}
+"""Rows are looked for by their ids, many at once: there is one way to do that, and to find it out anew takes a while."""
 _BEGIN = f"BEGIN; SELECT pg_advisory_xact_lock({LOCK})"
 
 _EVERYBODYS = (*LOST, *ROLLED_BACK, asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError, Moved)
@@ -118,5 +120,5 @@ class PostgresBatches:
     async def _connected(self) -> asyncpg.Connection:
         if self._connection is None or self._connection.is_closed():
             self._connection = None
-            self._connection = await connect(self._url, timeout_s=self._timeout_s)
+            self._connection = await connect(self._url, timeout_s=self._timeout_s, more=_PLANS)
         return self._connection
