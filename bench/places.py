@@ -25,7 +25,7 @@ SERVERS: Mapping[str, Callable[[], servers.Server]] = {
     "postgres": lambda: servers.postgres_server(fsync=True),
     # Counts each statement as it is run, where the server's own figures come seconds later. Not for what is timed.
     "postgres-counting": lambda: servers.postgres_server("shared_preload_libraries=pg_stat_statements", fsync=True),
-    "nats": servers.nats_server,
+    "nats": lambda: servers.nats_server(on_disk=True),
 }
 
 

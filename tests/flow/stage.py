@@ -288,7 +288,9 @@ class Stage(Replica):
     async def wait_ended(self, *jobs: Job, within_s: float) -> list[Job]:
         async with asyncio.timeout(within_s):
             while True:
-                now = [await self.job(job.id) for job in jobs]
+                found = await self.inner.find_jobs([job.id for job in jobs])
+                now = [job for job in found if job is not None]
+                assert len(now) == len(jobs)
                 if all(job.is_terminal for job in now):
                     return now
                 await asyncio.sleep(0.1)

@@ -12,12 +12,14 @@ import servers
 from holdfast.core.topic import Topic, Topics
 from holdfast.stores import StoreWithBus, open_store
 from plane.jobs import ManualRuntime
-from plane.postgres_schemas import fresh_schema
+from plane.postgres_schemas import empty_schema, fresh_schema
 from plane.redis_namespaces import fresh_namespace
 
 TOPICS = Topics((Topic(name="quick", lease_s=1.0, dispatch_timeout_s=2.0, running_timeout_s=9.0),))
 FRESH = {"postgres": fresh_schema, "redis": fresh_namespace}
 """What is kept by a server: a place of its own there for each test."""
+EMPTY = FRESH | {"postgres": empty_schema}
+"""The same, where tables may be there already."""
 TIMEOUT_S = 10.0
 """Tests share the machine: what is slow is not away."""
 
@@ -34,7 +36,7 @@ def clock(request: pytest.FixtureRequest) -> ManualRuntime:
 def url(request: pytest.FixtureRequest, running: dict[str, servers.Server | None], tmp_path: Path) -> Iterator[str]:
     kind = request.node.callspec.params["clock"]
     if kind in FRESH:
-        with FRESH[kind](running) as url:
+        with EMPTY[kind](running) as url:
             yield url
     else:
         yield "sqlite:///:memory:" if kind == "memory" else f"sqlite:///{tmp_path / 'plane.db'}"

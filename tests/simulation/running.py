@@ -20,8 +20,8 @@ from simulation.redis_plane_story import RedisPlaneStory
 from simulation.redis_story import RedisStory
 from simulation.world import STARTED_AT_S, Told, World
 
-GARBAGE_MAX = 50_000
-"""Objects, before it is looked for: several stories' worth."""
+GARBAGE_MAX = 6_000
+"""Objects, before it is looked for: a few stories' worth, which are still in the caches of the machine."""
 
 
 class Story(Protocol):
@@ -162,10 +162,10 @@ def swept_in_between() -> Iterator[None]:
     """A story becomes garbage when it is over, all of it at once. Looking for some while it is told takes longer
     than all else that is done beside the story itself."""
     before = gc.get_threshold()
-    gc.freeze()
+    gc.collect()
+    gc.freeze()  # for good: what there is now is there to stay
     gc.set_threshold(GARBAGE_MAX, 1, 1)
     try:
         yield
     finally:
         gc.set_threshold(*before)
-        gc.unfreeze()
