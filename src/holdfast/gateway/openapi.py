@@ -99,8 +99,7 @@ def _absent_not_null(schema: dict[str, Any]) -> dict[str, Any]:
 def _header_parameters(route: Route, keys: Keys) -> list[dict[str, Any]]:
     needed = () if keys.tell_who else route.needs
     own = [
-        {"name": name, "in": "header", "required": name in needed, "schema": HEADERS[name]}
-        for name in route.headers
+        {"name": name, "in": "header", "required": name in needed, "schema": HEADERS[name]} for name in route.headers
     ]
     return own if route.open else [*own, TENANT_HEADER]
 
