@@ -344,3 +344,26 @@ async def test_leases_of_one_process_do_not_renew_in_step(runtime: VirtualRuntim
         assert len(set(times)) >= 2
         assert times[-1] - times[0] <= 60 / 3 * 0.1 + 1.5
         assert all(later - earlier <= 1.5 for earlier, later in itertools.pairwise(times))
+
+
+@pytest.mark.parametrize("max_hold", [None, 100])
+@on_virtual_time
+async def test_leases_renewed_together_are_each_trusted_for_their_own_time(
+    runtime: VirtualRuntime, max_hold: float | None
+) -> None:
+    """They share a request, but not its ttl if their class was changed meanwhile, nor the end of `max_hold`."""
+    job = LockClass("job", ttl=30, renew_every=3, max_hold=max_hold)
+    async with await memory(runtime) as network, network.locks() as locks:
+        leases = [await locks.acquire(job, "old")]
+        await asyncio.sleep(1)
+        leases += [await locks.acquire(job, "younger")]
+        locks.override("job", reason="a test", ttl=10)
+        leases += [await locks.acquire("job", "changed")]
+        ends = [lease.belief.hold_until for lease in leases]
+        for _ in range(5):
+            runtime.stall(3)  # all of them are due after it
+            await asyncio.sleep(0.5)
+
+            trusted_s = [lease.belief.trusted_until - lease.belief.sent_at for lease in leases]
+            assert trusted_s == pytest.approx([27, 27, 9])
+            assert [lease.belief.hold_until for lease in leases] == ends

@@ -105,7 +105,7 @@ _TABLE = "holdfast.locks.stores.sqlite_table.Table"
 # -- the library -------------------------------------------------------------------------------------
 
 
-def _trust_from_the_reply(self: Lease, *, sent_at: float) -> None:
+def _trust_from_the_reply(self: Lease, *, sent_at: float, neighbour: Lease | None = None) -> None:
     _renewal_succeeded(self, sent_at=self._runtime.now())
 
 

@@ -209,10 +209,12 @@ class Keeper:
             if not known:
                 logger.exception("lock.renewal_crashed")
             return
+        neighbour: Lease | None = None
         for lease, standing in zip(leases, standings, strict=True):
             lease.renewing = False
             if standing is Standing.OWNED:
-                lease.renewal_succeeded(sent_at=sent_at)
+                lease.renewal_succeeded(sent_at=sent_at, neighbour=neighbour)
+                neighbour = lease
             else:
                 lease.not_owned(standing, operation="renew")
         owned = standings.count(Standing.OWNED)
@@ -268,8 +270,8 @@ class Keeper:
 
 
 def _grouped(leases: list[Lease]) -> list[list[Lease]]:
-    """Leases of one class share a batch: same ttl, same patience."""
-    groups: dict[str, list[Lease]] = {}
+    """Leases of one class share a batch: same ttl, same patience. A class that was changed meanwhile is another one."""
+    groups: dict[int, list[Lease]] = {}
     for lease in leases:
-        groups.setdefault(lease.lock_class.name, []).append(lease)
+        groups.setdefault(id(lease.lock_class), []).append(lease)
     return list(groups.values())

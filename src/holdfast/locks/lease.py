@@ -165,15 +165,20 @@ class Lease:
         """Have `callback` called, in whatever thread finds out, when the lease is lost."""
         self._on_loss = callback
 
-    def renewal_succeeded(self, *, sent_at: float) -> None:
+    def renewal_succeeded(self, *, sent_at: float, neighbour: Lease | None = None) -> None:
+        """`neighbour` has the same class and was renewed by the same request: what is true of it is true here."""
         # A late answer never shortens or revives anything: beliefs only move forward, a loss is final.
         known = self.belief
-        if self.lost is None and sent_at > known.sent_at:
+        if self.lost is not None or sent_at <= known.sent_at:
+            return
+        # A quarter of what a renewal costs, if ten thousand leases each worked it out and kept their own.
+        belief = known if neighbour is None else neighbour.belief
+        if belief.sent_at != sent_at or belief.hold_until != known.hold_until:
             spread = 0.8 + self._runtime.jitter(0.2)
             belief = believe(self.lock_class.renewal, sent_at=sent_at, spread=spread, hold_until=known.hold_until)
-            self.belief = belief
-            self.look_at = min(belief.due, belief.trusted_until)
-            self.suspect = False
+        self.belief = belief
+        self.look_at = min(belief.due, belief.trusted_until)
+        self.suspect = False
 
     def renewal_failed(self, *, tried_at: float, error: str) -> None:
         if self.lost is None:
