@@ -138,6 +138,11 @@ class Registry:
             member.in_hand.discard(job_id)
             member.just_taken.discard(job_id)
 
+    def in_hand(self, worker: str) -> int:
+        """How many jobs were dispatched to it and have not ended."""
+        member = self._members.get(worker)
+        return 0 if member is None else len(member.in_hand)
+
     def holds(self, worker: str, job_ids: Iterable[str]) -> None:
         """What the store says the worker has in hand: corrects whatever a lost event left behind.
 

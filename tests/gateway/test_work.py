@@ -6,8 +6,11 @@ import asyncio
 import contextlib
 
 import httpx2
+import pytest
 
 from gateway.conftest import Served
+from holdfast.api import NewJob
+from holdfast.ports import Delivery
 
 
 async def test_worker_takes_a_job_to_its_end(served: Served) -> None:
@@ -37,6 +40,39 @@ async def test_claim_waits_for_the_first_delivery(served: Served) -> None:
 
     [delivery] = (await asyncio.wait_for(waiting, 3))["deliveries"]
     assert (delivery["job_id"], (await served.client.get(job.id)).state) == (job.id, "RUNNING")
+
+
+async def test_claim_that_still_looks_is_handed_jobs_and_no_more_than_it_asked_for(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking, look_on = asyncio.Event(), asyncio.Event()
+    take = served.plane.bus.take
+
+    async def take_slowly(worker: str, *, limit: int) -> list[Delivery]:
+        deliveries = await take(worker, limit=limit)
+        looking.set()
+        await look_on.wait()
+        return deliveries
+
+    await served.introduce()
+    await served.started()
+    monkeypatch.setattr(served.plane.bus, "take", take_slowly)
+    claiming = asyncio.create_task(served.work("claim", worker="w1", limit=3, wait_s=20, start=True))
+    await looking.wait()
+    answers = await served.client.submit_many([NewJob(topic="t")] * 5)
+    ids = [answer.job.id for answer in answers if answer.job is not None]
+
+    async def states() -> list[str]:
+        return sorted([(await served.client.get(job_id)).state for job_id in ids])
+
+    while "SCHEDULED" in await states():
+        await asyncio.sleep(0.01)
+    look_on.set()
+
+    handed = {delivery["job_id"] for delivery in (await claiming)["deliveries"]}
+    assert handed < set(ids)
+    assert len(handed) == 2, "of three, for the job that it has in hand might have been waiting for it"
+    assert await states() == ["DISPATCHED"] * 3 + ["RUNNING"] * 2
 
 
 async def test_caller_who_hung_up_gets_no_job(served: Served) -> None:

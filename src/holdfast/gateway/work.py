@@ -15,6 +15,7 @@ from holdfast.flow.record import End, Outcome, record
 from holdfast.flow.recover import DRAINING, lose_attempts
 from holdfast.gateway import limits
 from holdfast.gateway.calls import Answer, Call
+from holdfast.gateway.claims import Claim
 from holdfast.gateway.desk import Desk
 from holdfast.gateway.plane import Plane
 from holdfast.gateway.views import delivery_view, standing_view
@@ -68,7 +69,7 @@ async def claim_work(desk: Desk, call: Call) -> Answer:
             await desk.claims.wait_alone(wanted.worker, claim)
             looked_at = runtime.now()
         async with Patience(claim.hint, seconds=wanted.wait_s, receive=call.receive) as patience:
-            jobs = await _claim(plane, wanted)
+            jobs = await _look(plane, wanted, claim)
             while not jobs and wanted.wait_s and not desk.draining:
                 with claim.open_for(wanted.limit if wanted.start else 0):
                     hinted = await patience.wait_hint()
@@ -81,6 +82,19 @@ async def claim_work(desk: Desk, call: Call) -> Answer:
     deliveries = [delivery_view(job, plane.topics, started=wanted.start) for job in jobs]
     # Read before the leases began: a worker that trusts them from there on trusts them for too short a time, if at all.
     return Answer(api.Deliveries(deliveries=deliveries, waited_s=looked_at - arrived_at))
+
+
+async def _look(plane: Plane, wanted: api.Claim, claim: Claim) -> list[Job]:
+    """What waits for the worker, and what it is handed meanwhile: of that so little that both together are no more than it
+    asked for, even if all that it has in hand is what waits for it."""
+    room = wanted.limit - plane.registry.in_hand(wanted.worker)
+    try:
+        with claim.open_for(max(0, room) if wanted.start else 0):
+            waiting = await _claim(plane, wanted)
+    finally:
+        # Also where the look has failed: the worker's next claim says what it holds, and is to find these written.
+        handed = await claim.take_handed()
+    return [*waiting, *handed]
 
 
 async def _claim(plane: Plane, wanted: api.Claim) -> list[Job]:
