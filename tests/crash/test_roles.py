@@ -139,6 +139,8 @@ async def test_roles_as_processes_of_their_own_do_what_one_process_does(tmp_path
         await wait_run(http, run)
         await wait_ended(http, list(people.acknowledged.values()))
         worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+        people.close()
         health = [(await get(processes.url(role), path)).status_code for role in processes.ports for path in HEALTH]
         refused = await get(processes.url("scheduler"), "/v1/jobs")
 
@@ -156,10 +158,10 @@ class People(Load):
     async def submit_some(self) -> None:
         """Until they are acknowledged, whoever is being started anew meanwhile."""
         wanted = len(self.acknowledged) + JOBS
-        async with asking(self.url) as http, asyncio.timeout(60):
+        async with asyncio.timeout(60):
             while len(self.acknowledged) < wanted:
                 key = f"key-{len(self.acknowledged)}"
-                job = await self._say(http, "/v1/jobs", {"topic": "load"}, **{"Idempotency-Key": key})
+                job = await self._say("/v1/jobs", {"topic": "load", "idempotency_key": key})
                 if job is not None:
                     self.acknowledged[key] = job["id"]
 

@@ -61,6 +61,7 @@ async def soak_plane(directory: Path, *, seconds: float, tells: bool = False) ->
             for task in (*people, worker):
                 task.cancel()
             ends = await asyncio.gather(*people, worker, return_exceptions=True)
+            load.close()
     look()
     tally.violations += [f"the load ended by itself: {end}" for end in ends if isinstance(end, Exception)]
     try:
