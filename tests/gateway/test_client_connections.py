@@ -161,3 +161,11 @@ def test_key_that_cannot_be_sent_is_refused_and_not_shown() -> None:
         Client(api_key="s3cret\nX-Other: 1")
 
     assert "s3cret" not in str(refused.value)
+
+
+def test_name_that_cannot_be_sent_is_refused_before_anything_is() -> None:
+    with neighbour(lambda connection, _: connection.sendall(OK)) as there:
+        with Client(there.url) as client, pytest.raises(errors.Invalid, match="holdfast-actor"):
+            client.submit("t", actor="ann\nX-Other: 1")
+
+    assert there.heard == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -11,11 +12,13 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from holdfast import api, tracing
+from holdfast.errors import Invalid
 
 T = TypeVar("T")
 Read = Callable[[bytes], T]
 
 ANSWER_S = 10.0
+_SENDABLE = re.compile(r"[\x20-\x7e]*")
 
 
 class Limits(TypedDict, total=False):
@@ -61,7 +64,16 @@ class Ask(Generic[T]):
         return None if self.body is None else msgspec.json.encode(self.body)
 
     def sent_headers(self) -> dict[str, str]:
+        """Raises `Invalid` for what cannot be sent."""
+        check_sendable(self.headers)
         return {**self.headers, **({} if self.body is None else {"content-type": "application/json"})}
+
+
+def check_sendable(headers: Mapping[str, str]) -> None:
+    """Raises `Invalid`, which does not show the value: it may be a key."""
+    for name, value in headers.items():
+        if not _SENDABLE.fullmatch(value):
+            raise Invalid(f"{name}: only printable ASCII characters can be sent")
 
 
 def submit(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self, TypeVar
@@ -11,7 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast import api, errors
-from holdfast.client.asks import Ask
+from holdfast.client.asks import Ask, check_sendable
 from holdfast.errors import HoldfastError, PlaneUnavailable
 
 T = TypeVar("T")
@@ -43,9 +42,7 @@ class Plane:
             headers["holdfast-actor"] = actor
         if api_key:
             headers["authorization"] = f"Bearer {api_key}"
-        for name, value in headers.items():
-            if not _SENDABLE.fullmatch(value):
-                raise errors.Invalid(f"{name}: only printable ASCII characters can be sent")
+        check_sendable(headers)
         try:
             parts = urlsplit(url)
             if parts.scheme in {"http", "https"} and parts.hostname:
@@ -57,9 +54,6 @@ class Plane:
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}" + (f":{self.port}" if self.port else "")
-
-
-_SENDABLE = re.compile(r"[\x20-\x7e]*")
 
 
 class Reply(NamedTuple):
