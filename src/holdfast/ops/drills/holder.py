@@ -32,6 +32,8 @@ class Holder:
 
     async def obey(self, word: str) -> str:
         match word:
+            case "ready":
+                return "yes"
             case "hold":
                 return await self._hold(WAIT_S)
             case "try":

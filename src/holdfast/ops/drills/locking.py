@@ -29,16 +29,21 @@ class Holders:
         self._asked: dict[str, int] = {}
         self._bands: dict[str, Band] = {}
 
-    def start(self, name: str) -> Process:
+    async def start(self, *names: str) -> list[Process]:
+        """All of them, connected: what happens to the store next must not keep one from its part."""
         stage = self._stage
         given = (stage.store.url, self._prefix, str(LEASE_S), ITEM, str(stage.folder))
-        return stage.spawn(name, "holdfast.ops.drills.holder", *given)
+        started = [stage.spawn(name, "holdfast.ops.drills.holder", *given) for name in names]
+        for holder in started:
+            await self.ask(holder, "ready")
+        return started
 
     async def ask(self, holder: Process, word: str, *, promise: str = "") -> Answer:
         self.tell(holder, word)
         return await self.hear(holder, promise=promise)
 
     def tell(self, holder: Process, word: str) -> None:
+        _check_alive(holder)
         self._asked[holder.name] = self._asked.get(holder.name, 0) + 1
         holder.say(word)
 
@@ -70,15 +75,19 @@ class Holders:
 
 
 async def _answer(holder: Process, nth: int) -> Answer | None:
-    if not holder.runs:
-        raise Unready(f"{holder.name} ended: {holder.said()[-1000:]}")
+    _check_alive(holder)
     lines = [line[:-1].split(" ", 3) for line in holder.answers().splitlines(keepends=True) if _SAID.match(line)]
     return Answer(float(lines[nth - 1][2]), lines[nth - 1][3]) if len(lines) >= nth else None
 
 
+def _check_alive(holder: Process) -> None:
+    if not holder.runs:
+        raise Unready(f"{holder.name} ended: {holder.said()[-1000:]}")
+
+
 async def stale_release(stage: Stage) -> None:
     holders = Holders(stage)
-    anna, ben, carl = (holders.start(name) for name in ("anna", "ben", "carl"))
+    anna, ben, carl = await holders.start("anna", "ben", "carl")
     await holders.hold(anna)
     stage.tell("anna has the lock")
     band = await stage.paused(anna, "anna is stopped, and does not renew")
@@ -125,7 +134,7 @@ async def _owner_is_undisturbed(stage: Stage, holders: Holders, owner: Process) 
 async def lease_storm(stage: Stage) -> None:
     """Renewal failure, expiry and stale releases, one upon the other."""
     holders = Holders(stage)
-    anna, ben, carl = (holders.start(name) for name in ("anna", "ben", "carl"))
+    anna, ben, carl = await holders.start("anna", "ben", "carl")
     await holders.hold(anna)
     await holders.ask(anna, "write")
     await stage.store.outage()
