@@ -12,6 +12,9 @@ from harness import BACKENDS, Backend, make_backend
 
 from holdfast.locks.port import LockStore
 
+TIMEOUT_S = 10.0
+"""Tests share the machine: what is slow is not away."""
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
@@ -46,7 +49,7 @@ def backend(request: pytest.FixtureRequest, running: dict[str, servers.Server | 
 
 @pytest.fixture
 async def store(backend: Backend) -> AsyncIterator[LockStore]:
-    opened = backend.open()
+    opened = backend.open(timeout_s=TIMEOUT_S)
     await opened.open()
     yield opened
     await opened.close()
@@ -55,7 +58,7 @@ async def store(backend: Backend) -> AsyncIterator[LockStore]:
 @pytest.fixture
 async def other(backend: Backend) -> AsyncIterator[LockStore]:
     """A second process's view of the same store."""
-    opened = backend.open(holder="other-holder")
+    opened = backend.open(holder="other-holder", timeout_s=TIMEOUT_S)
     await opened.open()
     yield opened
     await opened.close()
