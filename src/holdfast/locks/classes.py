@@ -26,13 +26,10 @@ class Classes:
 
     def get(self, wanted: LockClass | str) -> LockClass:
         """The class in force now. Raises `UndeclaredClass` for a name nobody declared."""
-        if isinstance(wanted, LockClass):
-            name = wanted.name
-            if self._declared.get(name) is not wanted:
-                self._declare(wanted)
-        else:
-            name = wanted
+        name = wanted if isinstance(wanted, str) else wanted.name
         declared = self._declared.get(name)
+        if declared is not wanted and not isinstance(wanted, str):
+            declared = self._declare(wanted)
         if declared is None:
             raise UndeclaredClass(name, list(self._declared))
         if self._overrides:
@@ -92,11 +89,12 @@ class Classes:
             self.get(name)
         return self._revision
 
-    def _declare(self, lock_class: LockClass) -> None:
+    def _declare(self, lock_class: LockClass) -> LockClass:
         earlier = self._declared.get(lock_class.name)
         if earlier is not None and earlier != lock_class:
             raise ValueError(f"lock class {lock_class.name!r} is declared twice with different settings")
         self._declared[lock_class.name] = lock_class
+        return lock_class
 
     def _overridden(self, name: str, declared: LockClass) -> LockClass:
         override = self._overrides.get(name)

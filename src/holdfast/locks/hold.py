@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Hold:
     """Cancels its block when the lease is lost, and tells that cancellation from everybody else's."""
 
-    __slots__ = ("_cancelled", "_entry_cancels", "_item", "_lease", "_lock_class", "_locks", "_loop", "_task", "_wait")
+    __slots__ = ("_cancelled", "_entry_cancels", "_item", "_lease", "_lock_class", "_locks", "_task", "_wait")
 
     def __init__(self, locks: Locks, lock_class: LockClass | str, item: str, wait: float | None) -> None:
         self._locks = locks
@@ -34,8 +34,7 @@ class Hold:
         task = self._task = asyncio.current_task()
         assert task is not None
         self._entry_cancels = task.cancelling()
-        self._loop = task.get_loop()
-        lease.on_loss(self._lost)
+        lease.on_loss = self._lost
         try:
             lease.check()  # lost before anybody could be told: no lock, no body
         except LeaseLost:
@@ -52,7 +51,7 @@ class Hold:
         assert task is not None
         # From here on a late callback of the keeper finds nobody to cancel.
         self._task = None
-        lease.on_loss(None)
+        lease.on_loss = None
         if lease.released and lease.lost is None:  # by the block itself
             return
         cancels = task.uncancel() if self._cancelled else task.cancelling()
@@ -76,8 +75,10 @@ class Hold:
 
     def _lost(self) -> None:
         """Called in the thread that found out."""
-        with suppress(RuntimeError):  # the loop is closed, and the work with it
-            self._loop.call_soon_threadsafe(self._cancel)
+        task = self._task
+        if task is not None:
+            with suppress(RuntimeError):  # the loop is closed, and the work with it
+                task.get_loop().call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
         if self._task is not None and not self._cancelled:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.locks.errors import LeaseLost, LossReason, NotOwned
 from holdfast.locks.policy import OnRenewalFailure
 from holdfast.locks.renewal import Belief, believe, doubt, why_abandoned, why_not_owned
-from holdfast.locks.runtime import fork_generation
+from holdfast.locks.runtime import Forks
 
 if TYPE_CHECKING:
     from holdfast.locks.observe import Observer
@@ -39,7 +39,6 @@ class Lease:
     __slots__ = (
         "_fork",
         "_observer",
-        "_on_loss",
         "_runtime",
         "_seq",
         "acquired_at",
@@ -51,6 +50,7 @@ class Lease:
         "lock_class",
         "look_at",
         "lost",
+        "on_loss",
         "released",
         "renewing",
         "suspect",
@@ -85,13 +85,14 @@ class Lease:
         self.renewing = False
         #: What we hold true of it; only the methods below replace it.
         self.belief = belief
+        #: Called, in whatever thread finds out, when the lease is lost.
+        self.on_loss: Callable[[], None] | None = None
         #: When the keeper must look at it again: to renew it, or to end it.
         self.look_at = min(belief.due, belief.trusted_until)
         self._runtime = runtime
         self._observer = observer
-        self._on_loss: Callable[[], None] | None = None
         self._seq = itertools.count(1)
-        self._fork = fork_generation()
+        self._fork = Forks.generation
 
     @classmethod
     def local_only(cls, lock_class: LockClass, key: str, *, runtime: Runtime, observer: Observer) -> Lease:
@@ -109,7 +110,7 @@ class Lease:
 
     def remaining(self) -> float:
         """Seconds of the trust window that are left; 0 once the lease is lost or released."""
-        if self.lost is not None or self.released or self._fork != fork_generation():
+        if self.lost is not None or self.released or self._fork != Forks.generation:
             return 0.0
         return max(0.0, self.belief.trusted_until - self._runtime.now())
 
@@ -119,7 +120,8 @@ class Lease:
         A forked child never holds its parent's leases. Under `continue` it does not raise; it
         marks the lease `suspect`.
         """
-        self.check_fork()
+        if self._fork != Forks.generation:
+            self.check_fork()
         if self.lost is None and not self.released and self._runtime.now() >= self.belief.trusted_until:
             self.abandon()
         if self.lost is not None and not self.carries_on:
@@ -128,7 +130,7 @@ class Lease:
             raise NotOwned(self.key, operation="use")
 
     def check_fork(self) -> None:
-        if self._fork != fork_generation():
+        if self._fork != Forks.generation:
             raise LeaseLost(self.key, reason=LossReason.PAUSED, fence=self.fence)
 
     def next_seq(self) -> int:
@@ -160,10 +162,6 @@ class Lease:
         if (own.renewal_failures, own.on_renewal_failure) != (ruling.renewal_failures, ruling.on_renewal_failure):
             self.lock_class = _ruled(own, ruling.renewal_failures, str(ruling.on_renewal_failure))
             self.look_at = self.belief.sent_at
-
-    def on_loss(self, callback: Callable[[], None] | None) -> None:
-        """Have `callback` called, in whatever thread finds out, when the lease is lost."""
-        self._on_loss = callback
 
     def renewal_succeeded(self, *, sent_at: float, neighbour: Lease | None = None) -> None:
         """`neighbour` has the same class and was renewed by the same request: what is true of it is true here."""
@@ -211,8 +209,9 @@ class Lease:
         if not self.suspect:
             self._observer.abandoned(self.lock_class, self.key, fence=self.fence, reason=reason)
         self.suspect = self.carries_on
-        if self._on_loss is not None and not self.carries_on:
-            self._on_loss()
+        told = self.on_loss
+        if told is not None and not self.carries_on:
+            told()
 
     def count_on_from(self, earlier: Lease) -> None:
         """Go on numbering operations where another lease with the same fence stopped."""

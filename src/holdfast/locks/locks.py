@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 from collections.abc import Coroutine, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.locks.errors import LockBusy, LockError, StoreRefused, Unavailable
 from holdfast.locks.front import Front
@@ -89,13 +89,15 @@ class Locks:
         """
         return Hold(self, lock_class, item, wait)
 
-    async def acquire(self, lock_class: LockClass | str, item: str, *, wait: float | None = None) -> Lease:
+    def acquire(
+        self, lock_class: LockClass | str, item: str, *, wait: float | None = None
+    ) -> Coroutine[Any, Any, Lease]:
         """A lease to keep by hand, renewed until `release`. Waits like `hold`; raises `LockBusy`."""
         chosen, key = self._front.item(lock_class, item)
         wait_s = chosen.wait if wait is None else wait
         if chosen.local_mutex or chosen.on_store_error is OnStoreError.LOCAL:
-            return await self._acquire_in_turn(chosen, key, wait_s)
-        return await self._acquire(chosen, key, wait_s)
+            return self._acquire_in_turn(chosen, key, wait_s)
+        return self._acquire(chosen, key, wait_s)
 
     async def try_acquire(self, lock_class: LockClass | str, item: str) -> Lease | None:
         """The lease if the lock is free now, else None. Renewed until `release`."""
@@ -186,9 +188,8 @@ class Locks:
 
     async def _acquire(self, chosen: LockClass, key: str, wait_s: float, *, fences: int = 1) -> Lease:
         token = self._runtime.token()
-        started = self._runtime.now()
         try:
-            grant, sent_at = await self._room.acquire(chosen, key, token, wait_s=wait_s, fences=fences)
+            grant, sent_at, waited_s = await self._room.acquire(chosen, key, token, wait_s=wait_s, fences=fences)
         except BaseException as error:
             self._front.gave_up(chosen, key, error)
             # Whatever ended it (a spent budget, a lost reply, a cancellation at any await): the token
@@ -196,7 +197,7 @@ class Locks:
             if not _certainly_not_applied(error):
                 self._send(self._undo(key, token, self._runtime.now() + chosen.ttl))
             raise
-        return self._front.acquired(chosen, key, token, grant, sent_at=sent_at, waited_s=sent_at - started)
+        return self._front.acquired(chosen, key, token, grant, sent_at=sent_at, waited_s=waited_s)
 
     async def _acquire_in_turn(self, chosen: LockClass, key: str, wait_s: float) -> Lease:
         """Queue behind this process's own tasks first; whoever comes out first asks the store."""

@@ -101,21 +101,18 @@ class SystemRuntime:
 SYSTEM = SystemRuntime()
 
 
-class _Forks:
-    """Counts forks: what was created under another number belongs to another process."""
+class Forks:
+    """Counts forks: what was created under another number belongs to another process. Read, not asked for:
+    it is looked at several times for every lock."""
 
     generation = 0
 
 
 def _forked() -> None:
-    _Forks.generation += 1
+    Forks.generation += 1
 
 
 os.register_at_fork(after_in_child=_forked)
-
-
-def fork_generation() -> int:
-    return _Forks.generation
 
 
 def default_holder() -> str:

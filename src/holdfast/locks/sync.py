@@ -166,7 +166,7 @@ class SyncLocks:
             reply = self._store.acquire(key, token, ttl_ms=chosen.ttl_ms)
             if isinstance(reply, Busy) or self._runtime.now() >= sent_at + chosen.renewal.trust_s:
                 # Busy, or granted so long ago that the window is over: asked again, with the queue.
-                reply, sent_at = self._ask(lambda: self._room.acquire(chosen, key, token, wait_s=wait_s))
+                reply, sent_at, _ = self._ask(lambda: self._room.acquire(chosen, key, token, wait_s=wait_s))
         except BaseException as error:
             self._front.gave_up(chosen, key, error)
             # Queued or granted in the meantime, perhaps; what the store does not hear now expires.

@@ -57,8 +57,9 @@ class WaitingRoom:
 
     async def acquire(
         self, lock_class: LockClass, key: str, token: str, *, wait_s: float, fences: int = 1
-    ) -> tuple[Grant, float]:
-        """The grant, and when the request that brought it was sent. Raises `LockBusy`, `Unavailable`.
+    ) -> tuple[Grant, float, float]:
+        """The grant, when the request that brought it was sent, and how long it was waited for by then. Raises
+        `LockBusy`, `Unavailable`.
 
         However it ends without a grant, the caller must undo it: the token may be in the queue,
         or may have been granted the lock since.
@@ -82,7 +83,7 @@ class WaitingRoom:
                     if isinstance(reply, Busy):
                         await self._wait_in_line(waiter, reply, started, deadline)
                     elif now() < sent_at + lock_class.renewal.trust_s:
-                        return reply, sent_at
+                        return reply, sent_at, sent_at - started
                     elif now() >= deadline:
                         raise Unavailable(key, "the grant came after its trust window had ended", applied=None)
                     # Else the answer waited while we did not run, and its window is over: ask again, same token.

@@ -268,7 +268,7 @@ _STANDINGS = {"O": Standing.OWNED, "T": Standing.TAKEN, "N": Standing.GONE}
 def decoded(line: str) -> Grant | Busy | bool:
     """The answer to an acquire or a release; not for lines that begin with E."""
     if line[0] == "G":
-        return Grant(int(line[1:]))
+        return tuple.__new__(Grant, (int(line[1:]),))  # in half the time of its own constructor
     if line[0] == "B":
         remaining, _, holder = line[1:].partition(" ")
         return Busy(holder, int(remaining) if remaining != "-1" else ENDLESS_MS)
