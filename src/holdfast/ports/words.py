@@ -55,7 +55,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     notes: Sequence[Note] = ()
     """Likewise."""
     changes: Sequence[Change] = ()
-    """Likewise; each from the version before it. Not for a job of a session."""
+    """Likewise: its dispatch and its start, each from the version before it. Not for a job of a session."""
 
 
 class Accepted(NamedTuple):

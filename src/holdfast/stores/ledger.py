@@ -33,6 +33,11 @@ def look_at(job: Job, topic_of: TopicOf) -> float | None:
     return None if job.state in TERMINAL else next_look(job, topic_of(job.topic), now=0.0)
 
 
+def may_come_with(change: Change) -> bool:
+    """Whether a new job can be stored as this change leaves it: nothing is kept that depends on the versions before."""
+    return change.after.state in (State.DISPATCHED, State.RUNNING) and not change.after.session
+
+
 class Ledger(ABC):
     def __init__(self, now: float) -> None:
         self.now = now
@@ -53,22 +58,27 @@ class Ledger(ABC):
             if known is not None:
                 digest, first = known
                 return self._repeated(first) if digest == submission.digest else KeyReused(first)
-        if not self.add_job(job, look_at(job, topic_of)):
+        # Its row is written once, as it is after its changes; its history has each of them.
+        last = submission.changes[-1].after if submission.changes else job
+        if not self.add_job(last, look_at(last, topic_of)):
             return self._repeated(job.id)  # the very same submission: its first answer was lost
         if submission.key is not None:
             self.add_key(job.tenant, submission.key, submission.digest, job.id)
-        self._count(job, +1)
+        self._count(last, +1)
         self.tell(job, "job.submitted", told(job) if job.decision else {})
-        for change in submission.records:
-            self.write_record(change)
+        for record in submission.records:
+            self.write_record(record)
         self.add_notes(submission.notes)
         if job.session:
             self.arrange(job)
         if job.run and job.state in TERMINAL:
             self._leave_result(job)
-        applied = self.apply(submission.changes, topic_of)
-        assert all(applied), "what was submitted has changed within one transaction"
-        return Accepted(submission.changes[-1].after if applied else job, repeated=False)
+        for change in submission.changes:
+            assert may_come_with(change), "what comes with a submission gives it to a worker, and does no more"
+            self.tell(change.after, change.kind, change.detail)
+        if submission.changes and (delivery := submission.changes[-1].send) is not None:
+            self.send(delivery)
+        return Accepted(last, repeated=False)
 
     def _repeated(self, job_id: JobId) -> Accepted:
         job = self.find_job(job_id)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from holdfast.core.job import Job, JobId
 from holdfast.core.record import Kind
 from holdfast.core.states import State
 from holdfast.ports import Change, RecordChange, Submission, Transaction
-from holdfast.stores.ledger import Ledger, TopicOf
+from holdfast.stores.ledger import Ledger, TopicOf, may_come_with
 
 
 def transact(ledger: Ledger, transactions: Sequence[Transaction], topic_of: TopicOf) -> list[bool]:
@@ -33,13 +35,21 @@ def _transact(ledger: Ledger, transaction: Transaction, topic_of: TopicOf) -> bo
     )
     if not possible:
         return False
-    written = ledger.apply([change for change in transaction.changes if change.before.id not in new], topic_of)
+    of_new: dict[JobId, list[Change]] = {job_id: [] for job_id in new}
+    of_others: list[Change] = []
+    for change in transaction.changes:
+        of_new.get(change.before.id, of_others).append(change)
+    written = ledger.apply(of_others, topic_of)
     for submission in transaction.submissions:
-        ledger.submit_one(submission, topic_of)
-    written += ledger.apply([change for change in transaction.changes if change.before.id in new], topic_of)
+        own = of_new.get(submission.job.id, [])
+        if all(map(may_come_with, own)):
+            ledger.submit_one(replace(submission, changes=[*submission.changes, *own]), topic_of)
+        else:
+            ledger.submit_one(submission, topic_of)
+            written += ledger.apply(own, topic_of)
     assert all(written), "what was checked has changed within one transaction"
-    for change in transaction.records:
-        ledger.write_record(change)
+    for record in transaction.records:
+        ledger.write_record(record)
     ledger.add_notes(transaction.notes)
     return True
 
