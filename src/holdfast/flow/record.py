@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -48,14 +48,15 @@ async def record(
     telemetry: Telemetry,
     runtime: Runtime,
     advancer: Advancer | None = None,
+    known: Mapping[JobId, Job] | None = None,
 ) -> list[Standing]:
     """Accept each outcome whose fence is the job's own and whose job is RUNNING; refuse the rest.
 
     An accepted outcome said again is answered as the first time. A refused one changes nothing,
     is counted, and is kept as evidence in the job's events. With an `advancer`, the run of a job that has ended
-    goes on in the same transaction, if it can.
+    goes on in the same transaction, if it can. Jobs that are `known` are read only if they have moved on since.
     """
-    jobs = await store.find_jobs([o.job_id for o in outcomes])
+    jobs = await _find_jobs(outcomes, known or {}, store)
     now = store.now()
     standings: list[Standing | None] = [None] * len(outcomes)
     changes: dict[int, Change] = {}
@@ -74,21 +75,26 @@ async def record(
                 telemetry.attempt_ended(change.before, change.after)
                 standings[n] = Standing(change.after.id, change.after)
             else:
-                [moved] = await store.find_jobs([change.after.id])
-                assert moved is not None
-                if moved.state is State.RUNNING and moved.fence == outcomes[n].fence:
-                    # A renewal, progress or a cancel request came in between: still this attempt's word.
-                    [standings[n]] = await record(
-                        [outcomes[n]],
-                        store=store,
-                        topics=topics,
-                        telemetry=telemetry,
-                        runtime=runtime,
-                        advancer=advancer,
-                    )
-                else:
-                    standings[n] = await _answer_late(moved, outcomes[n], store=store, telemetry=telemetry)
+                # A renewal, progress or a cancel request came in between, or the attempt is over: it is read again.
+                [standings[n]] = await record(
+                    [outcomes[n]],
+                    store=store,
+                    topics=topics,
+                    telemetry=telemetry,
+                    runtime=runtime,
+                    advancer=advancer,
+                )
     return [standing for standing in standings if standing is not None]
+
+
+async def _find_jobs(outcomes: Sequence[Outcome], known: Mapping[JobId, Job], store: Store) -> list[Job | None]:
+    jobs = [known.get(outcome.job_id) for outcome in outcomes]
+    # Of an attempt that is not the one that is known, only the store can say what has become of it.
+    others = [n for n, job in enumerate(jobs) if job is None or job.fence != outcomes[n].fence]
+    if others:
+        for n, job in zip(others, await store.find_jobs([outcomes[n].job_id for n in others]), strict=True):
+            jobs[n] = job
+    return jobs
 
 
 async def _write(changes: Sequence[Change], *, store: Store, advancer: Advancer | None) -> list[bool]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.gateway.exposition import Exposition
 from holdfast.gateway.feed import Feed
+from holdfast.gateway.handed import Handed
 from holdfast.gateway.plane import Plane
 from holdfast.gateway.summaries import Summaries
 from holdfast.gateway.waiting import Hints
@@ -19,6 +20,7 @@ class Desk:
         self.exposition = Exposition(plane.telemetry.registry)
         self.summaries = Summaries(plane)
         self.claims = plane.claims
+        self.handed = Handed()
         self.cancels = Hints()
         """Given by a worker's id, when one of its jobs is to be stopped."""
         self.leaving = False

@@ -79,6 +79,8 @@ async def claim_work(desk: Desk, call: Call) -> Answer:
                     break
                 looked_at = runtime.now()
                 jobs = await _claim(plane, wanted)
+    if wanted.start:
+        desk.handed.remember(jobs)
     deliveries = [delivery_view(job, plane.topics, started=wanted.start) for job in jobs]
     # Read before the leases began: a worker that trusts them from there on trusts them for too short a time, if at all.
     return Answer(api.Deliveries(deliveries=deliveries, waited_s=looked_at - arrived_at))
@@ -159,6 +161,7 @@ async def renew_work(desk: Desk, call: Call) -> Answer:
     wanted: api.RenewWork = call.body
     # Leases first: they are judged by their fences, whether or not the plane knows the worker again yet.
     attempts = _attempts(wanted.attempts)
+    desk.handed.take(attempt.job_id for attempt in attempts)  # they have another version from now on
     standings = await execute.renew_attempts(attempts, store=plane.store, telemetry=plane.telemetry)
     plane.registry.seen(wanted.worker, now=plane.store.now())
     return Answer(api.Standings(attempts=[standing_view(standing) for standing in standings]))
@@ -169,6 +172,7 @@ async def tell_progress(desk: Desk, call: Call) -> Answer:
     limits.stored_json(said.progress, "progress")
     attempt = Attempt(JobId(said.job_id), said.fence)
     plane = desk.plane
+    desk.handed.take([attempt.job_id])
     standing = await execute.report_progress(attempt, said.progress, store=plane.store, telemetry=plane.telemetry)
     return Answer(_only(standing))
 
@@ -181,6 +185,7 @@ async def complete_work(desk: Desk, call: Call) -> Answer:
     outcomes = [_outcome(outcome) for outcome in said.outcomes]
     recording = record(
         outcomes,
+        known=desk.handed.take(outcome.job_id for outcome in outcomes),
         store=plane.store,
         topics=plane.topics,
         telemetry=plane.telemetry,
@@ -198,6 +203,7 @@ async def complete_work(desk: Desk, call: Call) -> Answer:
         plane.registry.seen(said.worker, now=plane.store.now())
     if len(standings) == 1 and not said.refill:
         return Answer(api.Completed(attempts=[_only(standings[0])]))
+    desk.handed.remember(jobs)
     deliveries = [delivery_view(job, plane.topics, started=True) for job in jobs]
     return Answer(api.Completed(attempts=[standing_view(standing) for standing in standings], deliveries=deliveries))
 
