@@ -37,6 +37,19 @@ async def test_what_is_written_in_one_turn_leaves_in_one_piece() -> None:
     assert inner.did == [b"head body", b"more"]
 
 
+async def test_what_is_written_leaves_at_once_where_that_is_asked_for() -> None:
+    inner = Recorded()
+    transport = Gathering(inner)
+
+    transport.write(b"head ")
+    transport.write(b"body")
+    transport.flush()
+    assert inner.did == [b"head body"]
+    await asyncio.sleep(0)
+
+    assert inner.did == [b"head body"], "once"
+
+
 async def test_nothing_is_lost_by_closing() -> None:
     inner = Recorded()
     transport = Gathering(inner)

@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
 class Gathering:
-    """A transport that writes once per turn of the loop whatever it was given in it."""
+    """A transport that writes what it was given when it is told to, else once per turn of the loop."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -24,14 +24,14 @@ class Gathering:
 
     def write(self, data: bytes) -> None:
         if not self._gathered:
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self.flush)
         self._gathered.append(data)
 
     def close(self) -> None:
-        self._flush()
+        self.flush()
         self._transport.close()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         gathered, self._gathered = self._gathered, []
         if gathered:
             self._transport.write(b"".join(gathered))
@@ -39,4 +39,10 @@ class Gathering:
 
 class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        super().connection_made(cast(asyncio.Transport, Gathering(transport)))
+        self._gathering = Gathering(transport)
+        super().connection_made(cast(asyncio.Transport, self._gathering))
+
+    def on_response_complete(self) -> None:
+        # Before anything else that the loop has to do: somebody waits for it.
+        self._gathering.flush()
+        super().on_response_complete()

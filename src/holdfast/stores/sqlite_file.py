@@ -110,7 +110,8 @@ class PlanePart:
             return
         for listener, loop in tuple(self._listeners.items()):
             try:
-                loop.call_soon_threadsafe(listener.heard, unit.events, unit.arrivals)
+                # After those who wait for the commit, who are woken at this moment: their answers come first.
+                loop.call_soon_threadsafe(loop.call_soon, listener.heard, unit.events, unit.arrivals)
             except RuntimeError:  # that loop is closed: nobody is listening any more
                 continue
 
