@@ -13,7 +13,6 @@ from holdfast.core.approval import (
     REMIND_AT,
     Approval,
     ApprovalState,
-    Choice,
     Terms,
     Word,
     ask,
@@ -27,6 +26,7 @@ from holdfast.core.approval import (
     why_unusable,
 )
 from holdfast.core.ballot import answered, delegate, is_assigned, is_repeated, say
+from holdfast.core.decision import Choice
 from holdfast.core.job import Job, JobId, Tenant, step
 from holdfast.core.record import Kind
 from holdfast.core.states import Event, Risk, State

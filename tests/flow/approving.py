@@ -13,8 +13,8 @@ from locks.virtual import VirtualRuntime
 from flow.plane_invariants import check_plane
 from flow.stage import ACME, Replica, Stage, staged
 from holdfast.approvals import ApprovalTimer
-from holdfast.core.approval import Approval, ApprovalState, Choice, digest_of, from_record
-from holdfast.core.decision import Decision
+from holdfast.core.approval import Approval, ApprovalState, digest_of, from_record
+from holdfast.core.decision import Choice, Decision
 from holdfast.core.job import Job
 from holdfast.core.policy import Rulebook
 from holdfast.core.record import Kind

@@ -12,7 +12,8 @@ from flow.approving import Desk, deciding, rules
 from flow.faulty_store import Fault
 from flow.stage import ACME
 from holdfast.buses.detached import Fault as BusFault
-from holdfast.core.approval import ApprovalState, Choice
+from holdfast.core.approval import ApprovalState
+from holdfast.core.decision import Choice
 from holdfast.core.job import Job, amend
 from holdfast.core.schema import compile_schema
 from holdfast.core.states import State

@@ -10,7 +10,8 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.approving import deciding, rules
 from flow.stage import ACME
-from holdfast.core.approval import ApprovalState, Choice, Terms, ask_step, to_record
+from holdfast.core.approval import ApprovalState, Terms, ask_step, to_record
+from holdfast.core.decision import Choice
 from holdfast.core.record import Kind, Record
 from holdfast.core.states import State
 from holdfast.errors import AlreadyDecided, Invalid, NotApprover

@@ -11,9 +11,9 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.run_stage import RunStage, chain, runs_staged
 from flow.stage import ACME
-from holdfast.core.approval import ApprovalState, Choice
+from holdfast.core.approval import ApprovalState
 from holdfast.core.approval import from_record as approval_of
-from holdfast.core.decision import Decision, Rate, Throttle
+from holdfast.core.decision import Choice, Decision, Rate, Throttle
 from holdfast.core.job import Job
 from holdfast.core.record import Kind
 from holdfast.core.run import Run, RunState

@@ -13,7 +13,8 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 from flow.approving import deciding, rules
 from flow.faulty_store import Fault
 from flow.stage import ACME
-from holdfast.core.approval import ApprovalState, Choice
+from holdfast.core.approval import ApprovalState
+from holdfast.core.decision import Choice
 from holdfast.core.states import State
 from holdfast.errors import AlreadyDecided, StoreUnavailable, VersionMismatch
 from holdfast.flow.approve import Said

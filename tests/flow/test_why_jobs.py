@@ -10,8 +10,8 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 from flow.approving import deciding, rules
 from flow.explaining import cause, cause_of_approval, codes, explainer, why
 from flow.stage import ACME, staged
-from holdfast.core.approval import ApprovalState, Choice
-from holdfast.core.decision import Decision
+from holdfast.core.approval import ApprovalState
+from holdfast.core.decision import Choice, Decision
 from holdfast.core.job import Job, Tenant
 from holdfast.core.states import Event, State
 from holdfast.core.why import Reason, Weight

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.decision import EXPIRES_S, ApprovalDemand
+from holdfast.core.decision import EXPIRES_S, ApprovalDemand, Choice
 from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.record import Kind, Record
 from holdfast.core.schema import digest
@@ -38,15 +38,6 @@ class ApprovalState(StrEnum):
     """What it was about is no more: the job ended, or the policy asks for something else by now."""
     CONSUMED = "consumed"
     """An attempt was dispatched on it. It is no good for another one."""
-
-
-class Choice(StrEnum):
-    APPROVE = "approve"
-    REJECT = "reject"
-    EDIT = "edit"
-    """Yes, with these arguments instead."""
-    RESPOND = "respond"
-    """Yes, with this answer for the job."""
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):

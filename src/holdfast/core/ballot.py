@@ -11,7 +11,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.approval import Approval, ApprovalState, Choice, Verdict, Word
+from holdfast.core.approval import Approval, ApprovalState, Verdict, Word
+from holdfast.core.decision import Choice
 from holdfast.core.schema import compile_schema
 from holdfast.errors import AlreadyDecided, Conflict, Invalid, NotApprover
 

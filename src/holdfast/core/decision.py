@@ -29,6 +29,17 @@ class Per(StrEnum):
     ALL = "all"
 
 
+class Choice(StrEnum):
+    """What a person may say on an approval."""
+
+    APPROVE = "approve"
+    REJECT = "reject"
+    EDIT = "edit"
+    """Yes, with these arguments instead."""
+    RESPOND = "respond"
+    """Yes, with this answer for the job."""
+
+
 class ApprovalDemand(msgspec.Struct, frozen=True, kw_only=True):
     """Who must say yes, how many of them, and until when."""
 

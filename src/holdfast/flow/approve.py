@@ -18,7 +18,6 @@ from holdfast.core.approval import (
     REMIND_AT,
     Approval,
     ApprovalState,
-    Choice,
     Word,
     edited,
     end,
@@ -27,6 +26,7 @@ from holdfast.core.approval import (
     terms_of,
 )
 from holdfast.core.ballot import answered, check_open, delegate, is_repeated, say
+from holdfast.core.decision import Choice
 from holdfast.core.job import Job, Tenant, amend, step
 from holdfast.core.policy import consequences
 from holdfast.core.record import Kind

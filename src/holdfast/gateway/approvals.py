@@ -22,8 +22,9 @@ from holdfast.api.approvals import (
     VerdictView,
     WordView,
 )
-from holdfast.core.approval import Approval, ApprovalState, Choice, from_record
+from holdfast.core.approval import Approval, ApprovalState, from_record
 from holdfast.core.ballot import choices_of, is_assigned, seats_in_favour
+from holdfast.core.decision import Choice
 from holdfast.core.record import Kind
 from holdfast.flow.approve import Said
 from holdfast.flow.audit import Entry
