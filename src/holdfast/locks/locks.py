@@ -7,6 +7,7 @@ import builtins
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
+from holdfast.locks.errands import Errands, may_be_applied
 from holdfast.locks.errors import LockBusy, LockError, StoreRefused, Unavailable
 from holdfast.locks.front import Front
 from holdfast.locks.hold import Hold
@@ -17,7 +18,7 @@ from holdfast.locks.policy import LockClass, OnStoreError
 from holdfast.locks.port import Holder, Ownership, Renewal
 from holdfast.locks.runtime import SYSTEM, Runtime, default_holder
 from holdfast.locks.stores import open_store
-from holdfast.locks.waiting import RETRY_S, WaitingRoom
+from holdfast.locks.waiting import WaitingRoom
 
 if TYPE_CHECKING:
     from typing import Self
@@ -46,7 +47,7 @@ class Locks:
         self._front = Front(self._store.sibling(), prefix=prefix, classes=classes, observer=observer, runtime=runtime)
         self._keeper = self._front.keeper
         self._queues: dict[str, LocalQueue] = {}
-        self._errands: set[asyncio.Task[None]] = set()
+        self._errands = Errands(self._store, runtime)
         self.override = self._front.classes.override
         self.rule = self._front.classes.rule
         self.in_force = self._front.classes.get
@@ -69,11 +70,7 @@ class Locks:
 
     async def close(self) -> None:
         """Stop renewing and disconnect. Leases still held run out by themselves."""
-        if self._errands:
-            await asyncio.wait(self._errands, timeout=2.0)
-        for errand in self._errands:
-            errand.cancel()
-        await asyncio.gather(*self._errands, return_exceptions=True)
+        await self._errands.close()
         if self._runtime.inline():
             self._keeper.close()
         else:
@@ -149,7 +146,7 @@ class Locks:
                 raise self._front.not_released(lease)
         except (Unavailable, StoreRefused, asyncio.CancelledError) as error:
             # A disk that is full now may have room in a moment; nobody need wait for the ttl because of it.
-            self._send(self._undo(lease.key, lease.token, lease.belief.sent_at + lease.lock_class.ttl))
+            self._errands.release(lease)
             if not isinstance(error, Unavailable):
                 raise
         finally:
@@ -194,8 +191,8 @@ class Locks:
             self._front.gave_up(chosen, key, error)
             # Whatever ended it (a spent budget, a lost reply, a cancellation at any await): the token
             # may be queued or even granted. The dying task must not wait for that; an errand does.
-            if not _certainly_not_applied(error):
-                self._send(self._undo(key, token, self._runtime.now() + chosen.ttl))
+            if may_be_applied(error):
+                self._errands.undo(key, token, until=self._runtime.now() + chosen.ttl)
             raise
         return self._front.acquired(chosen, key, token, grant, sent_at=sent_at, waited_s=waited_s)
 
@@ -224,21 +221,6 @@ class Locks:
         queue.fences_end = lease.fence + fences
         return lease
 
-    async def _undo(self, key: str, token: str, until: float) -> None:
-        """Take the token out of the store, however often it must be asked; after `until` it is gone anyway."""
-        while self._runtime.now() < until:
-            try:
-                await self._store.release(key, token)
-            except LockError:
-                await asyncio.sleep(self._runtime.jitter(RETRY_S))
-            else:
-                return
-
-    def _send(self, errand: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(errand)
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
-
     def _leave(self, queue: LocalQueue | None) -> None:
         if queue is not None:
             queue.leave()
@@ -250,14 +232,10 @@ class Locks:
         if lease is None:
             self._leave(queue)
         else:
-            self._send(self._give_back(lease))
+            self._errands.send(self._give_back(lease))
 
     async def _give_back(self, lease: Lease) -> None:
         try:
             await self.release(lease)
         except LockError:
             return  # lost in the meantime: there is nothing to give back
-
-
-def _certainly_not_applied(error: BaseException) -> bool:
-    return isinstance(error, StoreRefused) or (isinstance(error, Unavailable) and error.applied is False)
