@@ -28,6 +28,7 @@ class Desk:
 
     def __init__(self, runtime: VirtualRuntime) -> None:
         self.runtime = runtime
+        self.loop = None  # the one that runs
         self.released: list[str] = []
         #: What happens to a lease between the grant and the block.
         self.meanwhile: Callable[[Lease], None] = lambda lease: None

@@ -31,8 +31,8 @@ class Hold:
 
     async def __aenter__(self) -> Lease:
         lease = self._lease = await self._locks.acquire(self._lock_class, self._item, wait=self._wait)
-        task = self._task = asyncio.current_task()
-        assert task is not None
+        task = self._task = asyncio.current_task(self._locks.loop)
+        assert task is not None, "Locks belong to the event loop that they were opened in"
         self._entry_cancels = task.cancelling()
         lease.on_loss = self._lost
         try:

@@ -47,6 +47,8 @@ class Locks:
         self._front = Front(self._store.sibling(), prefix=prefix, classes=classes, observer=observer, runtime=runtime)
         self._keeper = self._front.keeper
         self._queues: dict[str, LocalQueue] = {}
+        #: The loop it was opened in. To ask for the running one is a system call on Python 3.11, too much for every lock.
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._errands = Errands(self._store, runtime)
         self.override = self._front.classes.override
         self.rule = self._front.classes.rule
@@ -66,7 +68,8 @@ class Locks:
     async def open(self) -> None:
         """Connect. Raises `Unavailable` or `StoreRefused`, which name the store and the next step."""
         await self._store.open()
-        self._keeper.watch_loop(asyncio.get_running_loop())
+        self.loop = asyncio.get_running_loop()
+        self._keeper.watch_loop(self.loop)
 
     async def close(self) -> None:
         """Stop renewing and disconnect. Leases still held run out by themselves."""

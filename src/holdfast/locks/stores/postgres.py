@@ -106,6 +106,7 @@ class PostgresStore:
         self._wake: WakeCallback = lambda key, token: None
         self._waiters: dict[str, str] = {}
         self._open = False
+        self._loop: asyncio.AbstractEventLoop  # known once it is open
         self._connection: asyncpg.Connection | None = None
         self._releases: list[_Request] = []
         self._acquires: list[_Request] = []
@@ -118,6 +119,7 @@ class PostgresStore:
 
     async def open(self) -> None:
         self._open = True
+        self._loop = asyncio.get_running_loop()
         await self._query(_COLLECT)
 
     async def close(self) -> None:
@@ -131,7 +133,7 @@ class PostgresStore:
             await asyncio.wait([self._sender])
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(*FAILURES), ended_at(connection, asyncio.get_running_loop().time() + self._timeout_s):
+            with suppress(*FAILURES), ended_at(connection, self._loop.time() + self._timeout_s):
                 await connection.close()
 
     def sibling(self) -> LockStore:
@@ -145,31 +147,28 @@ class PostgresStore:
     ) -> Awaitable[Grant | Busy]:
         require_token(token)
         assert ttl_ms > 0, "0 marks a release"
-        loop = asyncio.get_running_loop()
+        loop = self._sending_loop()
         done: asyncio.Future[Grant | Busy] = loop.create_future()
-        if self._admits(done):
-            self._acquires.append(_Request(key, token, ttl_ms, queue_ms, fences, loop.time() + self._timeout_s, done))
-            self._acquiring.add(key)
+        self._acquires.append(_Request(key, token, ttl_ms, queue_ms, fences, loop.time() + self._timeout_s, done))
+        self._acquiring.add(key)
         return done
 
     def release(self, key: str, token: str) -> Awaitable[bool]:
         require_token(token)
-        loop = asyncio.get_running_loop()
+        loop = self._sending_loop()
         done: asyncio.Future[bool] = loop.create_future()
-        if self._admits(done):
-            # Releases go first, but never past an earlier acquire of the same key: an acquire whose
-            # caller has given up would then be granted after the release that was to undo it.
-            lane = self._acquires if key in self._acquiring else self._releases
-            lane.append(_Request(key, token, 0, 0, 0, loop.time() + self._timeout_s, done))
+        # Releases go first, but never past an earlier acquire of the same key: an acquire whose
+        # caller has given up would then be granted after the release that was to undo it.
+        lane = self._acquires if key in self._acquiring else self._releases
+        lane.append(_Request(key, token, 0, 0, 0, loop.time() + self._timeout_s, done))
         return done
 
     def renew(self, renewals: Sequence[Renewal]) -> Awaitable[list[Standing]]:
-        loop = asyncio.get_running_loop()
+        loop = self._sending_loop()
         deadline = loop.time() + self._timeout_s
         answers: list[asyncio.Future[Standing]] = [loop.create_future() for _ in renewals]
         for (key, token, ttl_ms), done in zip(renewals, answers, strict=True):
-            if self._admits(done):
-                self._renewals.append(_Renew(key, _digest(token), ttl_ms, deadline, done))
+            self._renewals.append(_Renew(key, _digest(token), ttl_ms, deadline, done))
         return asyncio.gather(*answers)
 
     async def evict(self, key: str, fence: int, *, reason: str) -> bool:
@@ -189,20 +188,19 @@ class PostgresStore:
 
     # Requests wait in lanes. One task, alive while there are any, owns the connection and sends them.
 
-    def _admits(self, done: asyncio.Future[Any]) -> bool:
+    def _sending_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop whose task sends in a moment what now enters a lane. Raises `Unavailable` if the store is not open."""
         if not self._open:
-            done.set_exception(Unavailable(shown(self._url), "the store is not open", applied=False))
-            return False
+            raise Unavailable(shown(self._url), "the store is not open", applied=False)
         if self._sender is None:
-            self._sender = asyncio.create_task(self._send(), name="holdfast-postgres")
-        return True
+            self._sender = self._loop.create_task(self._send(), name="holdfast-postgres")
+        return self._loop
 
     def _query(self, sql: str, *arguments: object) -> asyncio.Future[list[asyncpg.Record]]:
-        loop = asyncio.get_running_loop()
+        loop = self._sending_loop()
         done: asyncio.Future[list[asyncpg.Record]] = loop.create_future()
-        if self._admits(done):
-            deadline = loop.time() + self._timeout_s
-            self._queries.append(_Exchange(sql, arguments, deadline, [done], lambda rows: _settle(done, rows)))
+        deadline = loop.time() + self._timeout_s
+        self._queries.append(_Exchange(sql, arguments, deadline, [done], lambda rows: _settle(done, rows)))
         return done
 
     async def _send(self) -> None:
@@ -242,7 +240,7 @@ class PostgresStore:
         self._collect_in -= len(batch)
         if self._collect_in <= 0:
             self._collect_in = COLLECT_EVERY
-            deadline = asyncio.get_running_loop().time() + 2 * self._timeout_s
+            deadline = self._loop.time() + 2 * self._timeout_s
             self._queries.append(_Exchange(_COLLECT, (), deadline, (), lambda rows: None))
         return self._batch_exchange(batch, len(firsts))
 
@@ -281,7 +279,7 @@ class PostgresStore:
     async def _perform(self, exchange: _Exchange) -> None:
         applied: bool | None = False
         try:
-            if asyncio.get_running_loop().time() >= exchange.deadline:
+            if self._loop.time() >= exchange.deadline:
                 raise TimeoutError("earlier requests took all the time there was")
             if self._connection is None or self._connection.is_closed():
                 self._connection = None
