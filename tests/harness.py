@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -59,4 +60,13 @@ async def eventually(read: Callable[[], Awaitable[T]], *, within_s: float = 10.0
     while not (value := await read()):
         assert asyncio.get_running_loop().time() < deadline, "never happened"
         await asyncio.sleep(0.01)
+    return value
+
+
+def sooner_or_later(read: Callable[[], T], *, within_s: float = 10.0) -> T:
+    """`eventually`, for a test without an event loop."""
+    deadline = time.monotonic() + within_s
+    while not (value := read()):
+        assert time.monotonic() < deadline, "never happened"
+        time.sleep(0.01)
     return value

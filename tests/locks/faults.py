@@ -11,12 +11,23 @@ import functools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from unittest.mock import patch
 
-from holdfast.locks import Locks, StoreRefused, Unavailable
-from holdfast.locks.port import Busy, Grant, Holder, LockStore, Ownership, Renewal, Standing, WakeCallback
-from holdfast.locks.stores import open_store
+from holdfast.locks import Locks, StoreRefused, SyncLocks, Unavailable
+from holdfast.locks.port import (
+    BlockingStore,
+    Busy,
+    Grant,
+    Holder,
+    LockStore,
+    Ownership,
+    Renewal,
+    Standing,
+    WakeCallback,
+)
+from holdfast.locks.runtime import SYSTEM
+from holdfast.locks.stores import blocking_store, open_store
 from holdfast.ops.proxy import Proxy
 from locks.invariants import Call, History
 
@@ -25,7 +36,11 @@ __all__ = ["Fault", "FaultyStore", "Network", "Proxy", "Rule"]
 if TYPE_CHECKING:
     from typing import Self
 
+    from harness import Backend
+
     from holdfast.locks.runtime import Runtime
+
+T = TypeVar("T")
 
 
 class Fault(Enum):
@@ -91,6 +106,24 @@ class Network:
         with patch("holdfast.locks.locks.open_store", lambda *_, **__: self.link(who)):
             return Locks("sqlite:///:memory:", holder=who, runtime=self.runtime, **options)
 
+    @classmethod
+    def of_threads(cls, backend: Backend) -> Self:
+        """For `sync_locks`, on any store; there is nothing to close."""
+        return cls(backend.open(), SYSTEM)
+
+    def sync_locks(self, backend: Backend, **options: Any) -> SyncLocks:
+        """A `SyncLocks` whose every store call crosses this network: in the keeper's loop, or by a thread of its own."""
+
+        def connect(*arguments: Any, **settings: Any) -> BlockingStore | None:
+            native = blocking_store(*arguments, **settings)
+            return None if native is None else FaultyBlockingStore(native, self)
+
+        with (
+            patch("holdfast.locks.sync.open_store", lambda *_, **__: self.link("A")),
+            patch("holdfast.locks.sync.blocking_store", connect),
+        ):
+            return SyncLocks(backend.url, prefix=backend.prefix, **options)
+
     async def close(self) -> None:
         for packet in self.packets:
             packet.cancel()
@@ -113,18 +146,8 @@ class Network:
     async def carry(self, verb: str, who: str, call: Callable[[], Awaitable[Any]], **told: Any) -> Any:
         """One call over the network. What the store does is recorded when it does it."""
         rule = self.find_rule(verb, who) or Rule(verb, None, 1)
-        match rule.fault:
-            case Fault.FAIL:
-                self.history.attempts.append((self.runtime.now(), verb, who))
-                raise Unavailable("network", "injected: not sent", applied=False)
-            case Fault.REFUSE:
-                raise StoreRefused("network", "injected: the disk is full", next_step="Free some space", full=True)
-            case Fault.CRASH:
-                raise RuntimeError("injected: a bug in the driver")
         sent = Call(verb=verb, who=who, sent_at=self.runtime.now(), **told)
-        self.history.attempts.append((sent.sent_at, verb, who))
-        if rule.fault is Fault.LOSE_REQUEST:
-            raise Unavailable("network", "injected: request lost", applied=None)
+        self._send(sent, rule)
         if rule.fault is Fault.HANG:
             await asyncio.get_running_loop().create_future()
         if rule.request_s or who in self.last_packet:
@@ -138,6 +161,30 @@ class Network:
         if rule.fault is Fault.HANG_AFTER:
             await asyncio.get_running_loop().create_future()
         return answer
+
+    def carry_blocking(self, verb: str, call: Callable[[], T], **told: Any) -> T:
+        """The same for a thread that waits."""
+        rule = self.find_rule(verb, "A.thread") or Rule(verb, None, 1)
+        sent = Call(verb=verb, who="A.thread", sent_at=self.runtime.now(), **told)
+        self._send(sent, rule)
+        answer = call()
+        self.history.record(sent, answer, at=self.runtime.now())
+        if rule.fault is Fault.LOSE_REPLY:
+            raise Unavailable("network", "injected: reply lost", applied=None)
+        return answer
+
+    def _send(self, sent: Call, rule: Rule) -> None:
+        """Raise what keeps a request from arriving."""
+        match rule.fault:
+            case Fault.REFUSE:
+                raise StoreRefused("network", "injected: the disk is full", next_step="Free some space", full=True)
+            case Fault.CRASH:
+                raise RuntimeError("injected: a bug in the driver")
+        self.history.attempts.append((sent.sent_at, sent.verb, sent.who))
+        if rule.fault is Fault.FAIL:
+            raise Unavailable("network", "injected: not sent", applied=False)
+        if rule.fault is Fault.LOSE_REQUEST:
+            raise Unavailable("network", "injected: request lost", applied=None)
 
     async def _travel(self, sent: Call, call: Callable[[], Awaitable[Any]], seconds: float) -> Any:
         before = self.last_packet.get(sent.who)
@@ -215,3 +262,26 @@ class FaultyStore:
 
     async def close(self) -> None:
         await self._inner.close()
+
+
+class FaultyBlockingStore:
+    """A `BlockingStore` on the far side of a `Network`."""
+
+    def __init__(self, inner: BlockingStore, network: Network) -> None:
+        self._inner = inner
+        self._network = network
+
+    def acquire(self, key: str, token: str, *, ttl_ms: int, queue_ms: int = 0, fences: int = 1) -> Grant | Busy:
+        call = functools.partial(self._inner.acquire, key, token, ttl_ms=ttl_ms, queue_ms=queue_ms, fences=fences)
+        return self._network.carry_blocking("acquire", call, key=key, token=token, ttl_ms=ttl_ms, queue_ms=queue_ms)
+
+    def renew(self, renewals: Sequence[Renewal]) -> list[Standing]:
+        call = functools.partial(self._inner.renew, renewals)
+        return self._network.carry_blocking("renew", call, renewals=tuple(renewals))
+
+    def release(self, key: str, token: str) -> bool:
+        call = functools.partial(self._inner.release, key, token)
+        return self._network.carry_blocking("release", call, key=key, token=token)
+
+    def close(self) -> None:
+        self._inner.close()

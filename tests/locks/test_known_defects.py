@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
-from harness import Backend, eventually
+from harness import Backend, eventually, sooner_or_later
 
 from holdfast.locks import (
     Lease,
@@ -151,21 +151,15 @@ async def test_a_lost_reply_to_release_is_no_error(runtime: VirtualRuntime) -> N
 
 
 def test_a_lost_reply_to_release_is_no_error_for_threads(backend: Backend) -> None:
-    with SyncLocks(backend.url, prefix=backend.prefix) as locks:
-        lease = locks.acquire(JOB, "x")
-        real_release, answers = locks._store.release, []
+    told, network = Told(), Network.of_threads(backend)
+    with network.sync_locks(backend, observer=told) as locks:
+        for fault in (Fault.LOSE_REPLY, Fault.LOSE_REQUEST):
+            with locks.hold(JOB, "x"):
+                network.fault("release", fault, times=3)
 
-        def lossy(key: str, token: str) -> bool:
-            answers.append(real_release(key, token))
-            if len(answers) == 1:
-                raise Unavailable("test", "reply lost", applied=None)
-            return answers[-1]
-
-        locks._store.release = lossy  # type: ignore[method-assign]
-        locks.release(lease)
-
-        assert answers == [True, False]
-        assert locks.inspect(JOB, "x") is None
+            sooner_or_later(lambda: locks.inspect(JOB, "x") is None)
+    assert told.count("not_owned") == 0
+    assert told.count("released") == 2
 
 
 async def test_a_stolen_lock_is_told_to_its_holder(backend: Backend, locks: Locks, other: LockStore) -> None:

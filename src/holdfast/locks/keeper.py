@@ -110,6 +110,19 @@ class Keeper:
                 running.result(CLOSE_S_MAX)
             raise
 
+    def hand(self, errand: Callable[[], None]) -> None:
+        """Have `errand` called in the keeper's loop, without waiting for it. Once the keeper is closed, or in a forked
+        child, nobody is there to do it."""
+        if self._closing or self._fork != Forks.generation:
+            return
+        self.start()
+        self._ready.wait()
+        self._call(errand)
+
+    @property
+    def at_work(self) -> bool:
+        return isinstance(self._thread, threading.Thread) and self._thread.is_alive() and not self._closing
+
     def close(self) -> None:
         """Stop renewing. What is still held runs out by itself."""
         self._closing = True

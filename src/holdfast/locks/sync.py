@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from holdfast.locks.errors import LeaseLost, LockBusy, LockError, Unavailable
+from holdfast.locks.errands import Errands
+from holdfast.locks.errors import LeaseLost, LockBusy, LockError, NotOwned, Unavailable
 from holdfast.locks.front import Front
 from holdfast.locks.keeper import Keeper
 from holdfast.locks.lease import Lease
@@ -56,6 +57,7 @@ class SyncLocks:
         native = blocking_store(url, holder=who, prefix=prefix, runtime=runtime)
         self._store: BlockingStore = native or _Bridge(self._keeper)
         self._mutexes = _Mutexes()
+        self._errands = Errands(store, runtime)  # in the keeper's loop, as the store is
         self.override = self._front.classes.override
         self.rule = self._front.classes.rule
 
@@ -76,8 +78,12 @@ class SyncLocks:
 
     def close(self) -> None:
         """Stop renewing and disconnect. Leases still held run out by themselves."""
-        self._store.close()
-        self._keeper.close()
+        try:
+            if self._keeper.at_work:
+                self._ask(self._errands.close)
+        finally:
+            self._store.close()
+            self._keeper.close()
 
     def hold(self, lock_class: LockClass | str, item: str, *, wait: float | None = None) -> SyncHold:
         """`with locks.hold(CLASS, item) as lease:` waits and renews; raises `LeaseLost` at the end if it was lost."""
@@ -125,7 +131,11 @@ class SyncLocks:
         self._front.renewed(lease, standing, sent_at=sent_at)
 
     def release(self, lease: Lease) -> None:
-        """End the lease. Raises `NotOwned` or `LeaseLost`; after a loss nothing is sent."""
+        """End the lease. Raises `NotOwned` or `LeaseLost`; after a loss nothing is sent.
+
+        A release whose answer is lost, or that the store refuses, is repeated in the background until
+        it is certain or the lease has expired.
+        """
         already = lease.released
         try:
             self._front.releasable(lease)
@@ -176,17 +186,16 @@ class SyncLocks:
         return self._front.acquired(chosen, key, token, reply, sent_at=sent_at, waited_s=sent_at - started)
 
     def _release(self, lease: Lease) -> None:
-        in_doubt = False
-        for _ in range(2):
-            try:
-                owned = self._store.release(lease.key, lease.token)
-            except Unavailable as error:
-                in_doubt = in_doubt or error.applied is not False
-                continue
-            # Gone, after a try of ours whose answer was lost: that try did it.
-            if not owned and not in_doubt:
+        try:
+            owned = self._store.release(lease.key, lease.token)
+        except BaseException as error:
+            # Without an answer, refused for now, or interrupted. The thread does not wait for what comes of it.
+            self._keeper.hand(lambda: self._errands.release(lease))
+            if not isinstance(error, Unavailable):
+                raise
+        else:
+            if not owned:
                 raise self._front.not_released(lease)
-            return
 
     def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
         return cast("T", self._keeper.run_blocking(call))
@@ -221,7 +230,7 @@ class SyncHold:
             raise lost from error
         try:
             self._locks.release(lease)
-        except LockError:
+        except (NotOwned, LeaseLost):
             if not lease.carries_on and error is None:
                 raise
 
