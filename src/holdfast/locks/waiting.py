@@ -68,6 +68,7 @@ class WaitingRoom:
         now = self._runtime.now
         sent_at = started = now()
         deadline = started + wait_s
+        in_doubt = False
         queue_ms = QUEUE_MS if wait_s else 0
         try:
             while True:
@@ -75,12 +76,18 @@ class WaitingRoom:
                     reply = await self._store.acquire(
                         key, token, ttl_ms=lock_class.ttl_ms, queue_ms=queue_ms, fences=fences
                     )
-                except Unavailable:
+                except Unavailable as error:
+                    in_doubt = in_doubt or error.applied is not False
                     if now() + RETRY_S >= deadline:
+                        if in_doubt and error.applied is False:  # the last try; not all of them
+                            raise Unavailable(
+                                key, f"an earlier try may have got it; since then {error}", applied=None
+                            ) from error
                         raise
                     await asyncio.sleep(self._runtime.jitter(RETRY_S))
                 else:
                     if isinstance(reply, Busy):
+                        in_doubt = True  # queued, it may be granted the lock at any time
                         await self._wait_in_line(waiter, reply, started, deadline)
                     elif now() < sent_at + lock_class.renewal.trust_s:
                         return reply, sent_at, sent_at - started
