@@ -18,6 +18,12 @@ rules:
     action: require_approval
     reason: money moves
     approval: {approvers: [ann, bob]}
+  - name: answers
+    match: {topic: pay.strict}
+    action: require_approval
+    approval:
+      choices: [respond, reject]
+      response_schema: {type: object, required: [limit], properties: {limit: {type: integer}}}
 default: {action: allow}
 """
 
@@ -86,7 +92,30 @@ def test_delegate_decides(plane: Plane, waiting: dict[str, Any]) -> None:
 def test_answer_that_nobody_asked_for_is_refused(plane: Plane, waiting: dict[str, Any]) -> None:
     refused = plane.shell("approval", "respond", waiting["id"], "--by", "ann", "--response", "1")
     assert refused.exit_code == 2
-    assert "nobody asked" in one_line(refused)
+    assert "it takes approve, reject, edit" in one_line(refused)
+
+
+def test_show_offers_what_this_approval_takes_and_nothing_else(plane: Plane) -> None:
+    def offered(topic: str) -> tuple[str, str]:
+        job = plane.json("job", "submit", topic, "--payload", '{"amount": 5}', "--actor", "rita")
+        [approval] = plane.json("approval", "list", "--job", job["id"])
+        return approval["id"], plane.shell("approval", "show", approval["id"]).stderr
+
+    usual, said = offered("pay.out")
+    assert said == f"decide with `holdfast approval approve {usual} --version 1`, or edit, reject\n"
+    strict, said = offered("pay.strict")
+    assert said == f"decide with `holdfast approval respond {strict} --version 1 --response JSON`, or reject\n"
+
+
+def test_answer_reaches_the_job(plane: Plane) -> None:
+    job = plane.json("job", "submit", "pay.strict", "--payload", '{"amount": 5}', "--actor", "rita")
+    [approval] = plane.json("approval", "list", "--job", job["id"])
+    wrong = plane.shell("approval", "respond", approval["id"], "--by", "ann", "--response", '{"limit": "much"}')
+    assert wrong.exit_code == 2
+    assert "the answer does not fit what was asked for: $.limit" in one_line(wrong)
+    answered = plane.json("approval", "respond", approval["id"], "--by", "ann", "--response", '{"limit": 300}')
+    assert (answered["state"], answered["response"]) == ("approved", {"limit": 300})
+    assert plane.json("job", "get", job["id"])["decision"]["approval"]["response"] == {"limit": 300}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.core.decision import Choice
 from holdfast.core.states import Risk
 from holdfast.core.workflow import (
     ApprovalStep,
@@ -148,7 +149,10 @@ def approval(
     quorum: int = 1,
     expires_s: float | None = None,
     separate: bool = False,
+    choices: Sequence[Literal["approve", "reject", "respond"]] | None = None,
+    response_schema: dict[str, Any] | None = None,
 ) -> ApprovalStep:
+    """With a `response_schema` people answer: later steps find it in `steps.<id>.output.response`."""
     return ApprovalStep(
         message=message,
         payload=payload,
@@ -156,6 +160,8 @@ def approval(
         quorum=quorum,
         expires_s=expires_s,
         separate=separate,
+        choices=None if choices is None else tuple(Choice(choice) for choice in choices),
+        response_schema=response_schema,
     )
 
 

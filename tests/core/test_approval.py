@@ -25,7 +25,7 @@ from holdfast.core.approval import (
     to_record,
     why_unusable,
 )
-from holdfast.core.ballot import answered, delegate, is_assigned, is_repeated, say
+from holdfast.core.ballot import answered, delegate, is_answered, is_assigned, is_repeated, say
 from holdfast.core.decision import Choice
 from holdfast.core.job import Job, JobId, Tenant, step
 from holdfast.core.record import Kind
@@ -213,8 +213,51 @@ def test_answer_must_fit_and_must_have_been_asked_for() -> None:
         answered(approval, {"limit": "three"})
     with pytest.raises(Invalid):
         answered(asked(), {"limit": 3})
-    with pytest.raises(Invalid, match="does not take respond"):
+    with pytest.raises(Invalid, match="does not take respond; it takes approve, reject, edit"):
         say(asked(), word(asked(), "ann", Choice.RESPOND))
+
+
+@pytest.mark.parametrize(
+    ("terms", "choice", "told"),
+    [
+        ({"choices": (Choice.APPROVE, Choice.REJECT)}, Choice.EDIT, "edit; it takes approve, reject"),
+        ({"choices": (Choice.EDIT, Choice.REJECT)}, Choice.APPROVE, "approve; it takes reject, edit"),
+        ({"choices": (Choice.APPROVE,)}, Choice.REJECT, "reject; it takes approve"),
+        (
+            {"choices": (Choice.RESPOND, Choice.REJECT), "response_schema": {}},
+            Choice.APPROVE,
+            "approve; it takes reject, respond",
+        ),
+    ],
+)
+def test_what_the_terms_do_not_allow_is_refused_with_what_they_do(
+    terms: dict[str, Any], choice: Choice, told: str
+) -> None:
+    approval = asked(**terms)
+    with pytest.raises(Invalid, match=f"does not take {told}$"):
+        say(approval, word(approval, "ann", choice))
+
+
+def answer(approval: Approval, by: str, limit: int) -> Approval:
+    said = replace(word(approval, by, Choice.RESPOND), content=f"limit {limit}")
+    return say(answered(approval, {"limit": limit}), said)
+
+
+def test_yes_is_to_the_answer_that_stands_and_to_no_other() -> None:
+    approval = asked(response_schema={}, quorum=2)
+    other = answer(answer(approval, "ann", 300), "bob", 900)
+    assert (other.state, other.response) == (ApprovalState.PENDING, {"limit": 900})
+    agreed = approved(other, "carl")
+    assert (agreed.state, agreed.response, is_answered(agreed)) == (ApprovalState.APPROVED, {"limit": 900}, True)
+    assert answer(answer(approval, "ann", 300), "bob", 300).state is ApprovalState.APPROVED
+    assert answer(approved(approval, "ann"), "bob", 300).state is ApprovalState.PENDING
+
+
+def test_word_that_an_answer_overtook_is_said_anew_by_who_has_read_the_answer() -> None:
+    overtaken = answer(approved(asked(response_schema={}, quorum=2)), "bob", 300)
+    assert is_repeated(overtaken, word(overtaken, "ann"))
+    assert not is_repeated(overtaken, word(overtaken, "ann"), anew=True)
+    assert approved(overtaken, "ann").state is ApprovalState.APPROVED
 
 
 # -- at dispatch, and with its job -----------------------------------------------------------------

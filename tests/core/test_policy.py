@@ -210,5 +210,32 @@ def test_an_approval_holds_while_the_policy_asks_for_no_more(today: Rulebook, al
     assert still_allows(given, today, job) is allowed
 
 
+FORM = {"type": "integer"}
+
+
+@pytest.mark.parametrize(
+    ("said", "today", "allowed"),
+    [
+        ({"decision": "approve"}, {"choices": ["approve"]}, True),
+        ({"decision": "approve"}, {"choices": ["respond"], "response_schema": FORM}, False),
+        ({"decision": "edit"}, {"choices": ["approve", "reject"]}, False),
+        ({"decision": "respond", "response": 3, "response_schema": FORM}, {"response_schema": FORM}, True),
+        ({"decision": "respond", "response": 3, "response_schema": FORM}, {}, True),
+        ({"decision": "respond", "response": 3, "response_schema": FORM}, {"choices": ["edit"]}, False),
+        ({"decision": "respond", "response": 3, "response_schema": FORM}, {"response_schema": {}}, False),
+        ({"decision": "approve", "response": 3, "response_schema": FORM}, {"response_schema": {}}, False),
+    ],
+)
+def test_an_approval_holds_while_what_was_said_may_be_said(
+    said: dict[str, Any], today: dict[str, Any], allowed: bool
+) -> None:
+    job = a_job()
+    given = recorded(asking(1).decide(job)) or {}
+
+    decision = {**given, "approval": {**given["approval"], **said}}
+
+    assert still_allows(decision, asking(2, **today), job) is allowed
+
+
 def test_what_was_never_approved_is_not_allowed_by_an_approval() -> None:
     assert still_allows(None, asking(2), a_job()) is False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.rules import load_rules
+from holdfast.core.rules import RESPONSE_SCHEMA_BYTES_MAX, load_rules
 from holdfast.errors import Invalid
 
 GOOD = """\
@@ -52,6 +52,39 @@ def test_a_good_document_is_its_value() -> None:
         ("[alice, bob]", "[alice, 'b[ob]']", "policy.yaml:11: rules[0].approval.approvers: 'b[ob]' cannot match"),
         ("[alice, bob]", "[bob, bob]", "policy.yaml:11: rules[0].approval.quorum: more than there are approvers"),
         ("quorum: 2", "quorum: 3", "policy.yaml:11: rules[0].approval.quorum: more than there are approvers"),
+        (
+            "quorum: 2",
+            "choices: [aprove]",
+            "policy.yaml:11: rules[0].approval.choices[0]: Invalid enum value 'aprove' (there are: approve, reject, ",
+        ),
+        ("quorum: 2", "choices: []", "policy.yaml:11: rules[0].approval.choices: "),
+        ("quorum: 2", "choices: [reject]", "policy.yaml:11: rules[0].approval.choices: only reject: nobody could"),
+        ("quorum: 2", "choices: [edit, reject]", "policy.yaml:11: rules[0].approval.choices: an edit is for others"),
+        (
+            "quorum: 2",
+            "choices: [respond]",
+            "policy.yaml:11: rules[0].approval.choices: respond needs a response_schema",
+        ),
+        (
+            "quorum: 2",
+            "choices: [approve], response_schema: {}",
+            "policy.yaml:11: rules[0].approval.choices: with a response_schema, respond must be among them",
+        ),
+        (
+            "quorum: 2",
+            "response_schema: {type: strange}",
+            "policy.yaml:11: rules[0].approval.response_schema: not a JSON Schema: $.type: ",
+        ),
+        (
+            "quorum: 2",
+            "response_schema: {$ref: 'https://example.org/form'}",
+            "policy.yaml:11: rules[0].approval.response_schema: $ref points outside of the schema",
+        ),
+        (
+            "quorum: 2",
+            f"response_schema: {{description: {'x' * RESPONSE_SCHEMA_BYTES_MAX}}}",
+            f"policy.yaml:11: rules[0].approval.response_schema: the schema of an answer has at most {RESPONSE_SCHEMA_BYTES_MAX} bytes",
+        ),
         ("max_attempts: 1", "max_attempts: 0", "policy.yaml:12: rules[0].constraints.max_attempts: "),
         ("name: mail", "name: large-payouts", "policy.yaml:13: rules[1].name: there is another rule called"),
         ("name: mail", "name: default", "policy.yaml:13: rules[1].name: there is another rule called"),

@@ -230,6 +230,19 @@ def test_an_approval_asks_and_its_decision_is_the_output() -> None:
     assert world.state() is RunState.SUCCEEDED
 
 
+def test_an_answer_is_there_for_later_steps() -> None:
+    form = "{type: object, properties: {limit: {type: integer}}}"
+    asks = f"  - {{id: ask, kind: approval, message: How much?, choices: [respond, reject], response_schema: {form}}}"
+    pays = '  - {id: pay, kind: job, topic: t, depends_on: [ask], payload: "${steps.ask.output.response.limit + 1}"}'
+    world = World(workflow(f"{asks}\n{pays}"))
+    [asked] = [command for command in world.commands if isinstance(command, AskApproval)]
+    assert asked.choices == ("respond", "reject")
+    assert asked.response_schema == {"type": "object", "properties": {"limit": {"type": "integer"}}}
+
+    world.hear(ApprovalDecided("ask", asked.approval, "approved", {"by": "ann", "response": {"limit": 41}}))
+    assert world.orders()["pay"].payload == b"42"  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("decision", ["rejected", "expired"])
 def test_a_rejected_approval_fails_the_step(decision: Any) -> None:
     world = World(workflow("  - {id: ok, kind: approval, message: Go?}"))

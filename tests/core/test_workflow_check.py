@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.core.document import Refused
 from holdfast.core.job import Tenant
+from holdfast.core.rules import RESPONSE_SCHEMA_BYTES_MAX
 from holdfast.core.workflow import STEPS_MAX, definition_of, revision_of, workflow_record
 from holdfast.core.workflow_check import KINDS, parse
 from holdfast.core.workflow_drawing import draw_mermaid, draw_text
@@ -95,6 +96,27 @@ ASK = "{{id: a, kind: approval, message: m, {}}}"
         ("name: x\nsteps: []", 2, "length"),
         (f"name: x\nsteps:\n  - {ASK.format('approvers: [ann, bob], quorum: 3')}", 3, "more than there are approvers"),
         (f"name: x\nsteps:\n  - {ASK.format('approvers: [ann smith]')}", 3, "cannot match"),
+        (
+            f"name: x\nsteps:\n  - {ASK.format('choices: [maybe]')}",
+            3,
+            r"choices: Invalid enum value 'maybe' \(there are: approve, reject, respond\)",
+        ),
+        (f"name: x\nsteps:\n  - {ASK.format('choices: [approve, edit]')}", 3, "choices: .* nobody edits it"),
+        (f"name: x\nsteps:\n  - {ASK.format('choices: [reject]')}", 3, "choices: only reject"),
+        (f"name: x\nsteps:\n  - {ASK.format('choices: [respond]')}", 3, "choices: respond needs a response_schema"),
+        (
+            "name: x\nsteps:\n  - id: a\n    kind: approval\n    message: m\n    response_schema: {type: strange}",
+            6,
+            r"step a: response_schema: not a JSON Schema: \$\.type: ",
+        ),
+        (
+            (
+                "name: x\nsteps:\n  - id: a\n    kind: for_each\n    items: input.x\n    step:\n      kind: approval\n"
+                f"      message: m\n      response_schema: {{description: {'x' * RESPONSE_SCHEMA_BYTES_MAX}}}"
+            ),
+            9,
+            f"response_schema: the schema of an answer has at most {RESPONSE_SCHEMA_BYTES_MAX} bytes",
+        ),
         ("name: x y\nsteps: [" + JOB + "]", 1, "name"),
         ("name: x\ntimeout: 3\nsteps: [" + JOB + "]", 2, "no field 'timeout'"),
         (steps(JOB, "{id: b, kind: jobb, topic: t}"), 4, "a step is one of: job, approval"),

@@ -14,7 +14,7 @@ from holdfast.core.approval import ApprovalState, Terms, ask_step, to_record
 from holdfast.core.decision import Choice
 from holdfast.core.record import Kind, Record
 from holdfast.core.states import State
-from holdfast.errors import AlreadyDecided, Invalid, NotApprover
+from holdfast.errors import AlreadyDecided, Invalid, NotApprover, VersionMismatch
 from holdfast.flow.approve import Said
 from holdfast.flow.cancel import cancel
 from holdfast.flow.dispatch import Dispatched
@@ -160,6 +160,66 @@ async def test_large_arguments_are_edited_as_well(runtime: VirtualRuntime) -> No
         now = await desk.stage.job(job.id)
         assert msgspec.json.decode(now.payload) == {"text": "y" * 6000}
         assert await desk.stage.dispatch(now) is Dispatched.SENT
+
+
+@on_virtual_time
+async def test_worker_sees_the_answer_that_a_rule_asks_for(runtime: VirtualRuntime) -> None:
+    form = {"type": "object", "required": ["limit"], "properties": {"fee": {"type": "integer", "default": 1}}}
+    async with deciding(runtime, rules(choices=["respond", "reject"], response_schema=form)) as desk:
+        job = await desk.pay()
+        with pytest.raises(Invalid, match="does not take approve; it takes reject, respond"):
+            await desk.say(job)
+        with pytest.raises(Invalid, match="the answer does not fit what was asked for"):
+            await desk.say(job, choice=Choice.RESPOND, response={"limits": 3})
+        assert (await desk.approval(job)).words == ()
+        await desk.say(job, choice=Choice.RESPOND, response={"limit": 300})
+        now = await desk.stage.job(job.id)
+        assert now.decision is not None
+        told = now.decision["approval"]
+        assert (told["decision"], told["by"], told["response"]) == ("respond", "ann", {"limit": 300, "fee": 1})
+        assert await desk.stage.dispatch(now) is Dispatched.SENT
+
+
+@on_virtual_time
+async def test_yes_to_an_answer_is_by_who_has_read_it(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime, rules(quorum=2, response_schema={"type": "integer"})) as desk:
+        job = await desk.pay()
+        await desk.say(job, "bob")
+        answered = await desk.say(job, "ann", Choice.RESPOND, response=300)
+        with pytest.raises(VersionMismatch, match="was given an answer"):
+            await desk.say(job, "carl")
+        agreed = await desk.people.decide(
+            ACME, answered.id, Said(by="bob", choice=Choice.APPROVE), version=answered.version
+        )
+        assert (agreed.state, agreed.response) == (ApprovalState.APPROVED, 300)
+        now = await desk.stage.job(job.id)
+        assert now.decision is not None
+        assert (now.decision["approval"]["decision"], now.decision["approval"]["response"]) == ("approve", 300)
+        await desk.check(all_ended=False)
+
+
+@on_virtual_time
+async def test_answer_does_not_outlive_the_arguments_it_was_to(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime, rules(quorum=2, response_schema={"type": "integer"})) as desk:
+        job = await desk.pay()
+        await desk.say(job, "ann", Choice.RESPOND, response=300)
+        edited = await desk.say(job, "bob", Choice.EDIT, arguments={"to": "ann", "amount": 6})
+        decided = await desk.people.decide(
+            ACME, edited.id, Said(by="ann", choice=Choice.APPROVE), version=edited.version
+        )
+        assert (decided.state, decided.response) == (ApprovalState.APPROVED, None)
+        now = await desk.stage.job(job.id)
+        assert now.decision is not None
+        assert "response" not in now.decision["approval"]
+
+
+@on_virtual_time
+async def test_what_a_rule_does_not_allow_is_refused_before_it_is_looked_at(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime, rules(choices=["approve", "reject"])) as desk:
+        job = await desk.pay()
+        with pytest.raises(Invalid, match="does not take edit; it takes approve, reject"):
+            await desk.say(job, choice=Choice.EDIT, arguments="not even an object")
+        assert (await desk.stage.job(job.id)).payload == job.payload
 
 
 @on_virtual_time

@@ -76,6 +76,45 @@ async def test_a_plan_is_nobodys_and_takes_no_header_that_it_does_not_name(serve
     assert answer.status_code == 200
 
 
+ASK = """\
+name: ask
+output: ${steps.doubled.output}
+steps:
+  - id: limit
+    kind: approval
+    message: How much may ${input.name} spend?
+    choices: [respond, reject]
+    response_schema:
+      type: object
+      required: [limit]
+      properties: {limit: {type: integer, minimum: 1}, currency: {type: string, default: EUR}}
+  - id: doubled
+    kind: transform
+    depends_on: [limit]
+    value: ${string(steps.limit.output.response.limit * 2)} ${steps.limit.output.response.currency}
+"""
+
+
+async def test_an_answer_of_a_person_is_the_output_of_its_step(served: Served) -> None:
+    await served.client.apply_workflow(ASK)
+    run = await served.client.start_run("ask", {"name": "ann"})
+    while not (page := await served.client.approvals(job=run.id)).items:
+        await asyncio.sleep(0.005)
+    [asked] = page.items
+    assert asked.choices == ["reject", "respond"]
+    assert asked.interrupt.response_schema is not None
+    assert asked.interrupt.response_schema["required"] == ["limit"]
+    with pytest.raises(Invalid, match="it takes reject, respond"):
+        await served.client.approve(asked.id, by="bob")
+    with pytest.raises(Invalid, match="does not fit"):
+        await served.client.respond(asked.id, {"limit": 0}, by="bob")
+
+    await served.client.respond(asked.id, {"limit": 21}, by="bob")
+
+    ended = await served.client.wait_run(run.id, timeout=10)
+    assert (ended.state, ended.output) == ("succeeded", "42 EUR")
+
+
 async def test_a_run_from_its_definition_to_its_end(served: Served) -> None:
     applied = await served.client.apply_workflow(GREET)
     assert (applied.name, applied.revision, applied.steps) == ("greet", 1, ["say"])

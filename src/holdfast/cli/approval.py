@@ -32,6 +32,13 @@ _WHOLE = [
     *(text("digest"), json_value("response", width=200), moment("created_at"), text("version")),
 ]
 _WORD = [moment("at"), text("by"), text("decision"), text("comment")]
+_MORE = {
+    "approve": "",
+    "reject": " --reason TEXT",
+    "edit": " --arguments JSON --reason TEXT",
+    "respond": " --response JSON",
+}
+"""What each decision needs beside the version."""
 _SEE = "`holdfast approval list --state pending` shows what waits"
 
 
@@ -75,10 +82,9 @@ def show(connection: Connection, *, approval_id: str) -> None:
     found = connection.ask(lambda client: client.approval(approval_id), hint=_SEE)
     _show(found, connection.output)
     if found.state == "pending":
-        click.echo(
-            f"decide with `holdfast approval approve {approval_id} --version {found.version}`, or reject, edit, respond",
-            err=True,
-        )
+        first, *others = sorted(found.choices, key="reject".__eq__)  # a no is not what to offer first
+        command = f"holdfast approval {first} {approval_id} --version {found.version}{_MORE[first]}"
+        click.echo(", or ".join([f"decide with `{command}`", *([", ".join(others)] if others else [])]), err=True)
 
 
 @approval.command()
@@ -139,7 +145,7 @@ def respond(
     by: str,
     version: int | None,
 ) -> None:
-    """Say yes, with an answer that was asked for. The worker finds it in the job's decision."""
+    """Say yes, with an answer that was asked for. The worker, or later steps of the run, find it."""
 
     def ask(client: Client) -> ApprovalView:
         return client.respond(approval_id, response, by=by, comment=reason, version=version)

@@ -13,9 +13,10 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from holdfast.core.decision import EXPIRES_S, ApprovalDemand, Choice
+from holdfast.core.decision import CHOICES, EXPIRES_S, ApprovalDemand, Choice
 from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.record import Kind, Record
 from holdfast.core.schema import digest
@@ -51,7 +52,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """Whoever asked for the job may not decide."""
     message: str = ""
     """For whoever decides."""
-    choices: tuple[Choice, ...] = (Choice.APPROVE, Choice.REJECT, Choice.EDIT)
+    choices: tuple[Choice, ...] = CHOICES
     response_schema: dict[str, Any] | None = None
     """What an answer must look like; with one, RESPOND is a choice as well."""
     expires_s: float = EXPIRES_S
@@ -67,6 +68,8 @@ def terms_of(demand: ApprovalDemand, *, message: str) -> Terms:
         quorum=demand.quorum,
         separate=demand.separate,
         message=message,
+        choices=demand.choices,
+        response_schema=None if demand.response_schema is UNSET else demand.response_schema,
         expires_s=demand.expires_s,
     )
 
@@ -244,7 +247,7 @@ def edited(approval: Approval, job: Job, terms: Terms, now: float) -> Approval:
     """The same approval about the job as it has just been edited and decided anew, under those terms.
 
     It expires no later than it did, and sooner where the terms want it. Who was to sit in whose place was said
-    of those who were to decide then: where others are, nobody was asked.
+    of those who were to decide then: where others are, nobody was asked. An answer was to other arguments.
     """
     decision = job.decision or {}
     policy = decision.get("policy", approval.policy)
@@ -256,6 +259,7 @@ def edited(approval: Approval, job: Job, terms: Terms, now: float) -> Approval:
         rule=str(decision.get("rule", "")),
         reason=str(decision.get("reason", "")),
         terms=terms,
+        response=None,
         expires_at=min(approval.expires_at, now + terms.expires_s),
         delegates=approval.delegates if terms.approvers == approval.terms.approvers else {},
     )

@@ -35,9 +35,14 @@ def check_approver(approval: Approval, by: str) -> None:
         raise NotApprover(f"{by} is not among those who may decide this: {', '.join(approval.assignees)}")
 
 
-def is_repeated(approval: Approval, word: Word) -> bool:
-    """Whether the same person has said the same before, and it was not in vain."""
-    said = any((w.by, w.choice, w.content) == (word.by, word.choice, word.content) for w in approval.words)
+def is_repeated(approval: Approval, word: Word, *, anew: bool = False) -> bool:
+    """Whether the same person has said the same before, and it was not in vain.
+
+    While it is open, a word on what it was about before an edit or another answer is taken for that word coming in
+    twice, and not for a change of mind; unless it is said `anew`, by somebody who has read the approval as it is.
+    """
+    words = approval.words if approval.verdict is None and not anew else words_that_count(approval)
+    said = any((w.by, w.choice, w.content) == (word.by, word.choice, word.content) for w in words)
     if approval.verdict is None:
         return said
     decision = approval.verdict.decision
@@ -53,8 +58,7 @@ def say(approval: Approval, word: Word) -> Approval:
     """
     check_open(approval)
     check_approver(approval, word.by)
-    if not approval.terms.allows(word.choice):
-        raise Invalid(f"this approval does not take {word.choice}; it takes {', '.join(choices_of(approval))}")
+    check_allowed(approval, word.choice)
     if word.choice is not Choice.REJECT and len(approval.words) >= WORDS_MAX:
         raise Conflict(
             f"{WORDS_MAX} words were said on this approval, and none decided it; reject it, or let it expire"
@@ -80,18 +84,39 @@ def check_open(approval: Approval) -> None:
         raise AlreadyDecided(approval.id, by=verdict.by, decision=verdict.decision, at=verdict.at)
 
 
+def check_allowed(approval: Approval, choice: Choice) -> None:
+    """Raises `Invalid`, with what may be said instead."""
+    if not approval.terms.allows(choice):
+        raise Invalid(f"this approval does not take {choice}; it takes {', '.join(choices_of(approval))}")
+
+
 def choices_of(approval: Approval) -> list[Choice]:
     return [choice for choice in Choice if approval.terms.allows(choice)]
 
 
 def seats_in_favour(approval: Approval) -> set[str]:
     """Whose yes is in. A delegate sits in the place of whoever named them: the two of them are one."""
-    # An edit is another question: what was said before it was said of other arguments.
-    edits = [n for n, word in enumerate(approval.words) if word.choice is Choice.EDIT]
-    valid = approval.words[edits[-1] :] if edits else approval.words
-    seats = {_seat(approval, word.by) for word in valid if word.choice is not Choice.REJECT}
+    words = words_that_count(approval)
+    seats = {_seat(approval, word.by) for word in words if word.choice is not Choice.REJECT}
     # Whoever words a request asks for it: where that must not be who approves it, an edit is no yes.
     return seats - {_editor(approval)} if approval.terms.separate else seats
+
+
+def words_that_count(approval: Approval) -> tuple[Word, ...]:
+    """Those on what it is about by now. An edit is another question, and another answer another yes: what was said
+    before was said of something else, and nobody is taken to have agreed to what they have not seen."""
+    first, answer = 0, ""
+    for n, word in enumerate(approval.words):
+        if word.choice is Choice.EDIT:
+            first, answer = n, ""
+        elif word.choice is Choice.RESPOND and word.content != answer:
+            first, answer = n, word.content
+    return approval.words[first:]
+
+
+def is_answered(approval: Approval) -> bool:
+    """Whether `response` is somebody's answer; null may be one."""
+    return any(word.choice is Choice.RESPOND for word in words_that_count(approval))
 
 
 def _editor(approval: Approval) -> str | None:
@@ -108,10 +133,15 @@ def _seat(approval: Approval, name: str) -> str:
 
 
 def answered(approval: Approval, response: Any) -> Approval:
-    """The approval with an answer for the job. Raises `Invalid` if it does not fit."""
-    if approval.terms.response_schema is None:
-        raise Invalid("nobody asked for an answer here: approve or reject")
-    return replace(approval, response=compile_schema(approval.terms.response_schema).bind(response))
+    """The approval with an answer. Raises `Invalid` if it does not fit, or nobody asked for one."""
+    check_allowed(approval, Choice.RESPOND)
+    schema = approval.terms.response_schema
+    assert schema is not None, "without one, nobody is asked for an answer"
+    try:
+        bound = compile_schema(schema).bind(response)
+    except Invalid as error:
+        raise Invalid(f"the answer does not fit what was asked for: {error}") from None
+    return replace(approval, response=bound)
 
 
 def delegate(approval: Approval, by: str, to: str) -> Approval:

@@ -40,8 +40,12 @@ class Choice(StrEnum):
     """Yes, with this answer for the job."""
 
 
+CHOICES = (Choice.APPROVE, Choice.REJECT, Choice.EDIT)
+"""Where nobody says otherwise. Where an answer is asked for, RESPOND as well."""
+
+
 class ApprovalDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """Who must say yes, how many of them, and until when."""
+    """Who must say yes, how many of them, until when, and what they may say."""
 
     approvers: list[str] = []
     """Names, or globs of names; empty: anybody."""
@@ -49,6 +53,9 @@ class ApprovalDemand(msgspec.Struct, frozen=True, kw_only=True):
     expires_s: float = EXPIRES_S
     separate: bool = False
     """Who asked for the job may not approve it."""
+    choices: tuple[Choice, ...] = CHOICES
+    response_schema: dict[str, Any] | UnsetType = UNSET
+    """What an answer must look like; with one, RESPOND is a choice as well."""
 
 
 class Rate(msgspec.Struct, frozen=True):

@@ -14,7 +14,18 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from holdfast.core import rules as written
-from holdfast.core.decision import DEFAULT_RULE, ApprovalDemand, Constraints, Decision, Per, Rate, Throttle, recorded
+from holdfast.core.approval import terms_of
+from holdfast.core.decision import (
+    DEFAULT_RULE,
+    ApprovalDemand,
+    Choice,
+    Constraints,
+    Decision,
+    Per,
+    Rate,
+    Throttle,
+    recorded,
+)
 from holdfast.core.expression import Expression, ExpressionFailed, Reading, compile_expression
 from holdfast.core.job import Job
 from holdfast.core.schema import digest
@@ -188,7 +199,7 @@ def still_allows(decision: Mapping[str, Any] | None, policy: Policy, job: Job) -
     given = (decision or {}).get("approval")
     if given is None or today.approval is None:
         return False
-    return _is_enough(msgspec.convert(given, ApprovalDemand), today.approval)
+    return _is_enough(msgspec.convert(given, ApprovalDemand), today.approval) and _says_enough(given, today.approval)
 
 
 def bounds_today(decision: Mapping[str, Any] | None, policy: Policy, job: Job) -> dict[str, Any]:
@@ -206,6 +217,14 @@ def _is_enough(given: ApprovalDemand, asked: ApprovalDemand) -> bool:
         and asked.expires_s >= given.expires_s
         and (given.separate or not asked.separate)
     )
+
+
+def _says_enough(given: Mapping[str, Any], asked: ApprovalDemand) -> bool:
+    """Whether what was said could be said today. A yes with an answer is a yes as well, but an answer to something else is none."""
+    terms, said = terms_of(asked, message=""), Choice(given.get("decision", Choice.APPROVE))
+    is_said = terms.allows(said) or (said is Choice.RESPOND and terms.allows(Choice.APPROVE))
+    is_other = "response" in given and terms.response_schema not in (None, given.get("response_schema"))
+    return is_said and not is_other
 
 
 def consequences(job: Job, decision: Decision) -> dict[str, Any]:

@@ -12,16 +12,28 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct
 
-from holdfast.core.decision import DEFAULT_RULE, EXPIRES_S, ApprovalDemand, Constraints, Per, Rate
+from holdfast.core.decision import (
+    CHOICES,
+    DEFAULT_RULE,
+    EXPIRES_S,
+    ApprovalDemand,
+    Choice,
+    Constraints,
+    Per,
+    Rate,
+)
 from holdfast.core.document import Path, Refused, load_document, told
 from holdfast.core.expression import compile_expression
+from holdfast.core.schema import compile_schema
 from holdfast.core.states import Risk
 from holdfast.errors import Invalid
 
 RULES_MAX = 1_000
 STARS_MAX = 3
+RESPONSE_SCHEMA_BYTES_MAX = 16_384
+"""As JSON. Every approval keeps it, and every job that waits for one: it is a form for a person, no data model."""
 NAMES = ("payload", "labels", "tenant", "topic", "risk", "actor", "priority", "session", "run", "step")
 """The variables of `when`."""
 
@@ -29,6 +41,7 @@ Action = Literal["allow", "deny", "require_approval", "throttle"]
 Failing = Literal["open", "closed"]
 Glob = Annotated[str, Meta(min_length=1, max_length=128)]
 Globs = Glob | Annotated[list[Glob], Meta(min_length=1, max_length=100)]
+Choices = Annotated[list[Choice], Meta(min_length=1, max_length=len(Choice))]
 Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]
 
 _GLOB = re.compile(r"[A-Za-z0-9_.:@/+*-]+")
@@ -56,6 +69,8 @@ class Approval(_Part, frozen=True, kw_only=True):
     quorum: Annotated[int, Meta(ge=1, le=20)] = 1
     expires_s: Seconds = EXPIRES_S
     separate: bool = False
+    choices: Choices | None = None
+    response_schema: dict[str, Any] | None = None
 
 
 class Limits(_Part, frozen=True, kw_only=True):
@@ -150,7 +165,12 @@ def read_rules(value: Any) -> Rules:
 def demand(asked: Approval | None) -> ApprovalDemand:
     asked = asked or Approval()
     return ApprovalDemand(
-        approvers=asked.approvers, quorum=asked.quorum, expires_s=asked.expires_s, separate=asked.separate
+        approvers=asked.approvers,
+        quorum=asked.quorum,
+        expires_s=asked.expires_s,
+        separate=asked.separate,
+        choices=CHOICES if asked.choices is None else tuple(asked.choices),
+        response_schema=UNSET if asked.response_schema is None else asked.response_schema,
     )
 
 
@@ -201,7 +221,11 @@ def _faults_of_action(rule: Default, path: Path) -> Iterator[Fault]:
         if rule.action != "require_approval":
             yield Fault((*path, "approval"), f"only for the action require_approval, not {rule.action}")
         else:
-            found = faults_of_approvers(rule.approval.approvers, rule.approval.quorum)
+            asked = rule.approval
+            found = (
+                *faults_of_approvers(asked.approvers, asked.quorum),
+                *faults_of_choices(asked.choices, asked.response_schema, others=asked.separate or asked.quorum > 1),
+            )
             yield from (Fault((*path, "approval", *fault.path), fault.reason) for fault in found)
     if rule.constraints is not None and rule.action == "deny":
         yield Fault((*path, "constraints"), "a denied job has none")
@@ -214,6 +238,30 @@ def faults_of_approvers(approvers: Sequence[str], quorum: int) -> Iterator[Fault
         yield Fault(("quorum",), "more than there are approvers")
     for name in approvers:
         yield from _faults_of_glob(name, ("approvers",))
+
+
+def faults_of_choices(
+    choices: Sequence[Choice] | None, response_schema: dict[str, Any] | None, *, others: bool
+) -> Iterator[Fault]:
+    """What keeps these from ever being a yes, or an answer from ever being given. `others`: no single person decides."""
+    if response_schema is not None:
+        size = len(msgspec.json.encode(response_schema))
+        try:
+            if size > RESPONSE_SCHEMA_BYTES_MAX:
+                raise Invalid(f"the schema of an answer has at most {RESPONSE_SCHEMA_BYTES_MAX} bytes, not {size}")
+            compile_schema(response_schema)
+        except Invalid as error:
+            yield Fault(("response_schema",), str(error))
+    if choices is None:
+        return
+    if Choice.RESPOND in choices and response_schema is None:
+        yield Fault(("choices",), "respond needs a response_schema: what an answer must look like")
+    if response_schema is not None and Choice.RESPOND not in choices:
+        yield Fault(("choices",), "with a response_schema, respond must be among them")
+    if set(choices) == {Choice.REJECT}:
+        yield Fault(("choices",), "only reject: nobody could say yes")
+    elif others and not {Choice.APPROVE, Choice.RESPOND} & set(choices):
+        yield Fault(("choices",), "an edit is for others to approve here: approve must be among them")
 
 
 def _faults_of_limits(rule: Default, path: Path) -> Iterator[Fault]:
@@ -281,6 +329,7 @@ _CHOICES: dict[str, str] = {
     "risk": ", ".join(Risk),
     "on_failure": ", ".join(Risk),
     "per": ", ".join(Per),
+    "choices": ", ".join(Choice),
 }
 
 

@@ -116,6 +116,8 @@ def _start_approval(turn: Turn, node: Node, step: Step) -> None:
             quorum=spec.quorum,
             expires_s=spec.expires_s,
             separate=spec.separate,
+            choices=spec.choices,
+            response_schema=spec.response_schema,
         )
     )
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
+from holdfast.core.decision import Choice
 from holdfast.core.job import Tenant
 from holdfast.core.run import Run, RunState, Step
 from holdfast.core.states import Risk, State
@@ -117,6 +118,8 @@ class AskApproval(NamedTuple):
     quorum: int
     expires_s: float | None
     separate: bool
+    choices: tuple[Choice, ...] | None
+    response_schema: dict[str, Any] | None
 
 
 class WithdrawApproval(NamedTuple):

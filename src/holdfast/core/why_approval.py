@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from holdfast.core.approval import Approval, ApprovalState
-from holdfast.core.ballot import seats_in_favour
+from holdfast.core.ballot import choices_of, seats_in_favour
+from holdfast.core.decision import Choice
 from holdfast.core.job import Job
 from holdfast.core.why import Finding, Reason, finding
 from holdfast.core.why_facts import ApprovalFacts
@@ -88,6 +89,7 @@ def awaits_approval(approval_id: str, approval: Approval | None, job: Job | None
     said_yes = sorted(seats_in_favour(approval))
     missing = approval.terms.quorum - len(said_yes)
     people = ", ".join(approval.assignees) or "anybody who has a name"
+    a_yes = next(choice for choice in choices_of(approval) if choice is not Choice.REJECT)
     others = f", but not {approval.requested_by}, who asked for it" if approval.terms.separate else ""
     return finding(
         Reason.APPROVAL_REQUIRED,
@@ -95,7 +97,7 @@ def awaits_approval(approval_id: str, approval: Approval | None, job: Job | None
         since=approval.created_at,
         until=approval.expires_at,
         who=f"{people}{others}",
-        then=(f"holdfast approval show {approval.id}", f"holdfast approval approve {approval.id}"),
+        then=(f"holdfast approval show {approval.id}", f"holdfast approval {a_yes} {approval.id}"),
         approval=approval.id,
         rule=approval.rule,
         policy=approval.policy,

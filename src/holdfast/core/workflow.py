@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.core.decision import Choice
 from holdfast.core.job import Tenant
 from holdfast.core.record import Kind, Record
 from holdfast.core.states import Risk
@@ -103,6 +104,10 @@ class ApprovalStep(AnyStep, frozen=True, kw_only=True, tag="approval"):
     expires_s: Span | None = None
     separate: bool = False
     """Whoever started the run may not approve."""
+    choices: Annotated[tuple[Choice, ...], Meta(min_length=1, max_length=len(Choice))] | None = None
+    """What may be said; None: approve and reject, and respond where there is a schema for it."""
+    response_schema: dict[str, Any] | None = None
+    """What an answer must look like. It is `response` in the step's output."""
 
 
 class ConditionStep(AnyStep, frozen=True, kw_only=True, tag="condition"):

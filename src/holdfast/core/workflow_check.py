@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.decision import Choice
 from holdfast.core.document import Path, Refused, load_document, told
-from holdfast.core.rules import faults_of_approvers
+from holdfast.core.rules import Fault, faults_of_approvers, faults_of_choices
 from holdfast.core.workflow import AnyStep, ApprovalStep, Definition, DelayStep, ForEachStep, ParallelStep, StepSpec
 from holdfast.core.workflow_graph import Graph
 
@@ -24,6 +25,9 @@ RESERVED = frozenset(
     }
 )
 """Words of the expression language: `steps.if` could not be asked for."""
+
+_SAID = ", ".join(choice for choice in Choice if choice is not Choice.EDIT)
+"""What may be said on the approval of a step."""
 
 _FIELD = re.compile(r"unknown field `(.*)`")
 _PATTERN = re.compile(r"Expected `str` matching regex .*")
@@ -48,6 +52,8 @@ def _shaped(value: Any, line_of: Callable[[Path], int]) -> Definition:
         reason = f"there is no field {unknown[1]!r} here"
     elif path[-1:] == ("kind",):
         reason = f"a step is one of: {', '.join(KINDS)}"
+    elif "choices" in path and reason.startswith("Invalid enum value"):
+        reason += f" (there are: {_SAID})"
     elif _PATTERN.match(reason):
         reason = "a name begins with a letter, has letters, digits and _ in it, and at most 64 characters"
     where = ".".join(str(part) for part in path if isinstance(part, str) and part != "steps")
@@ -73,7 +79,7 @@ def _check_steps(definition: Definition, line_of: Callable[[Path], int]) -> None
 def _faults(step: StepSpec) -> Iterator[tuple[str, Path]]:
     match step:
         case ApprovalStep():
-            for fault in faults_of_approvers(step.approvers, step.quorum):
+            for fault in _faults_of_approval(step):
                 yield f"{fault.path[0]}: {fault.reason}", (fault.path[0],)
         case DelayStep():
             if (step.seconds is None) == (not step.until):
@@ -87,6 +93,13 @@ def _faults(step: StepSpec) -> Iterator[tuple[str, Path]]:
                 yield from _faults_inside(branch, ("branches", name))
         case _:
             pass
+
+
+def _faults_of_approval(step: ApprovalStep) -> Iterator[Fault]:
+    yield from faults_of_approvers(step.approvers, step.quorum)
+    if Choice.EDIT in (step.choices or ()):
+        yield Fault(("choices",), f"what a step shows is the run's, and nobody edits it (there are: {_SAID})")
+    yield from faults_of_choices(step.choices, step.response_schema, others=step.separate or step.quorum > 1)
 
 
 def _faults_inside(step: AnyStep, path: Path) -> Iterator[tuple[str, Path]]:

@@ -25,7 +25,7 @@ from holdfast.core.approval import (
     result_record,
     terms_of,
 )
-from holdfast.core.ballot import answered, check_open, delegate, is_repeated, say
+from holdfast.core.ballot import answered, check_allowed, check_open, delegate, is_answered, is_repeated, say
 from holdfast.core.decision import Choice
 from holdfast.core.job import Job, Tenant, amend, step
 from holdfast.core.policy import consequences
@@ -91,7 +91,9 @@ class Approvals:
             for _ in range(TRIES):
                 approval = await self.get(tenant, approval_id)
                 word = _word(approval, said, now=self._store.now())
-                if approval.state is not ApprovalState.PENDING or is_repeated(approval, word):
+                if approval.state is not ApprovalState.PENDING or is_repeated(
+                    approval, word, anew=version == approval.version
+                ):
                     return _answer_late(approval, said, now=word.at)
                 _check_read(approval, said.choice, version)
                 if word.at >= approval.expires_at:
@@ -180,6 +182,8 @@ class Approvals:
 
     def _decide(self, approval: Approval, job: Job | None, said: Said, word: Word) -> tuple[Approval, Transaction]:
         candidate = job
+        # First of all: what came with a word that nobody may say is not looked at.
+        check_allowed(approval, said.choice)
         if said.choice is Choice.EDIT:
             approval, candidate = self._edit(approval, job, said.arguments, now=word.at)
         elif said.choice is Choice.RESPOND:
@@ -244,10 +248,13 @@ def _check_read(approval: Approval, choice: Choice, version: int | None) -> None
     if version is None:
         was_edited = any(word.choice is Choice.EDIT for word in approval.words)
         if was_edited and choice in (Choice.APPROVE, Choice.RESPOND):
-            raise VersionMismatch(
-                f"the arguments of approval {approval.id} were edited; read it again, and name the version you have read"
-            )
-    elif approval.version != version:
+            news = f"the arguments of approval {approval.id} were edited"
+        elif choice is Choice.APPROVE and is_answered(approval):
+            news = f"approval {approval.id} was given an answer, which a yes would be to"
+        else:
+            return
+        raise VersionMismatch(f"{news}; read it again, and name the version you have read")
+    if approval.version != version:
         raise VersionMismatch(f"approval {approval.id} has version {approval.version}, not {version}")
 
 
@@ -268,7 +275,7 @@ def _change(job: Job, candidate: Job, approval: Approval, word: Word) -> list[Ch
         "at": word.at,
         "comment": word.comment,
     }
-    if word.choice is Choice.RESPOND:
+    if is_answered(approval):
         news["response"] = approval.response
     decision = told_of(candidate, news)
     if approval.state is ApprovalState.REJECTED:

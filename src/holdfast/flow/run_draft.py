@@ -19,7 +19,7 @@ from holdfast.core.approval import ApprovalState, Terms, ask_step
 from holdfast.core.approval import end as end_approval
 from holdfast.core.approval import from_record as approval_of
 from holdfast.core.approval import to_record as approval_record
-from holdfast.core.decision import EXPIRES_S
+from holdfast.core.decision import CHOICES, EXPIRES_S
 from holdfast.core.job import JobId, Tenant, may
 from holdfast.core.record import Kind, Record
 from holdfast.core.run import Run, RunState, Step, run_record, step_record
@@ -287,6 +287,8 @@ class RunDraft:
             quorum=command.quorum,
             separate=command.separate,
             message=command.message,
+            choices=command.choices or CHOICES,
+            response_schema=command.response_schema,
             expires_s=EXPIRES_S if command.expires_s is None else command.expires_s,
         )
         approval = ask_step(
