@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from holdfast import errors
+from holdfast import api, errors
 from holdfast.client import Client
 from holdfast.client.asks import get_ask, post_ask
 from holdfast.client.connections import Connections
@@ -77,6 +77,34 @@ def test_connection_is_used_again() -> None:
         asked.close()
 
     assert there.connections == 1
+
+
+def test_request_arrives_in_one_piece() -> None:
+    """Each piece would wake the plane."""
+    with neighbour(lambda connection, _: connection.sendall(OK)) as there:
+        asked = connections(there.url)
+        asked.request(post_ask("/v1/thing", bytes, api.Goodbye(worker="w", gone=True)))
+        asked.close()
+
+    [request] = there.heard
+    assert request.endswith(b'\r\n\r\n{"worker":"w","gone":true}')
+
+
+def test_answer_is_what_comes_after_a_word_in_between() -> None:
+    early = b"HTTP/1.1 103 Early Hints\r\nlink: </>\r\n\r\n"
+    with neighbour(lambda connection, _: connection.sendall(early + OK)) as there:
+        asked = connections(there.url)
+        assert [asked.request(READ).status for _ in range(2)] == [200, 200]
+        asked.close()
+
+    assert there.connections == 1
+
+
+def test_connection_that_says_more_than_it_was_asked_is_not_believed() -> None:
+    with neighbour(lambda connection, _: connection.sendall(OK * 2)) as there:
+        asked = connections(there.url)
+        with pytest.raises(errors.PlaneUnavailable):
+            asked.request(READ)
 
 
 def test_connection_that_the_plane_has_ended_meanwhile_is_not() -> None:

@@ -1,17 +1,18 @@
-"""HTTP for code without a loop, on the standard library: a general client takes four times the processor time for it."""
+"""HTTP for code without a loop: a general client takes four times the processor time for it."""
 
 from __future__ import annotations
 
 import select
+import socket
 import ssl
 import threading
 from collections.abc import Generator
 from functools import cached_property
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
 
 from holdfast.client import replies
 from holdfast.client.asks import Ask
+from holdfast.client.exchange import BrokenAnswer, Connection
 from holdfast.client.replies import Plane, Reply
 from holdfast.locks.runtime import SYSTEM
 
@@ -23,7 +24,7 @@ class Connections:
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
-        self._idle: list[tuple[HTTPConnection, float]] = []
+        self._idle: list[tuple[Connection, float]] = []
         """With the time since which nobody uses it."""
         self._lock = threading.Lock()
 
@@ -35,11 +36,11 @@ class Connections:
 
     def request(self, ask: Ask[Any]) -> Reply:
         """Raises `PlaneUnavailable`."""
+        target, content, headers = ask.target(), ask.content(), ask.sent_headers()
         connection = self._take(ask.answer_s)
         try:
-            response = self._send(connection, ask.method, ask.target(), ask.content(), ask.sent_headers())
-            reply = _reply(response)
-        except (OSError, HTTPException) as why:
+            reply = self._exchange(connection, ask.method, target, headers, content)
+        except (OSError, BrokenAnswer) as why:
             connection.close()
             raise replies.unreachable(self._plane, why, method=ask.method) from why
         except BaseException:
@@ -52,70 +53,70 @@ class Connections:
         """The lines of an answer, whole ones only. Raises what the plane says instead, and `PlaneUnavailable`."""
         connection = self._connect(silence_s)
         try:
-            response = self._send(connection, "GET", target, None, {})
-            if response.status >= 400:
-                raise replies.to_error(_reply(response), self._plane)
-            with response:
-                while (line := response.readline()).endswith(b"\n"):
-                    yield line.decode().rstrip("\r\n")
-        except (OSError, HTTPException) as why:
+            connection.send("GET", self._plane.path + target, self._plane.headers, None)
+            if connection.wait_head() >= 400:
+                raise replies.to_error(_reply(connection), self._plane)
+            rest = b""
+            for piece in connection.pieces():
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    yield line.decode().rstrip("\r")
+        except (OSError, BrokenAnswer) as why:
             raise replies.unreachable(self._plane, why) from why
         finally:
             connection.close()
 
-    def _send(
-        self, connection: HTTPConnection, method: str, target: str, body: bytes | None, headers: dict[str, str]
-    ) -> HTTPResponse:
-        connection.request(method, self._plane.path + target, body, {**self._plane.headers, **headers})
-        return connection.getresponse()
+    def _exchange(
+        self, connection: Connection, method: str, target: str, headers: dict[str, str], body: bytes | None
+    ) -> Reply:
+        connection.send(method, self._plane.path + target, {**self._plane.headers, **headers}, body)
+        return _reply(connection)
 
-    def _take(self, answer_s: float) -> HTTPConnection:
+    def _take(self, answer_s: float) -> Connection:
         while kept := self._pop():
             connection, since = kept
             if SYSTEM.now() - since < replies.KEEP_S and _is_silent(connection):
-                connection.sock.settimeout(answer_s)
+                connection.link.settimeout(answer_s)
                 return connection
             connection.close()
         return self._connect(answer_s)
 
-    def _pop(self) -> tuple[HTTPConnection, float] | None:
+    def _pop(self) -> tuple[Connection, float] | None:
         with self._lock:
             return self._idle.pop() if self._idle else None
 
-    def _give_back(self, connection: HTTPConnection) -> None:
-        is_open = connection.sock is not None  # the plane may have asked to close it
+    def _give_back(self, connection: Connection) -> None:
         with self._lock:
-            if is_open and len(self._idle) < IDLE_MAX:
+            if connection.is_usable and len(self._idle) < IDLE_MAX:
                 self._idle.append((connection, SYSTEM.now()))
                 return
         connection.close()
 
-    def _connect(self, answer_s: float) -> HTTPConnection:
+    def _connect(self, answer_s: float) -> Connection:
         plane = self._plane
-        if plane.scheme == "https":
-            connection: HTTPConnection = HTTPSConnection(plane.host, plane.port, timeout=answer_s, context=self._tls)
-        else:
-            connection = HTTPConnection(plane.host, plane.port, timeout=answer_s)
         try:
-            connection.connect()
+            link = socket.create_connection((plane.host, plane.port or plane.usual_port), timeout=answer_s)
+            # Else the end of a long request waits until its beginning was heard.
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if plane.scheme == "https":
+                link = self._tls.wrap_socket(link, server_hostname=plane.host)
         except OSError as why:
             raise replies.unreachable(plane, why, sent=False) from why
-        return connection
+        return Connection(link, host=plane.authority)
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
         return ssl.create_default_context()
 
 
-def _is_silent(connection: HTTPConnection) -> bool:
+def _is_silent(connection: Connection) -> bool:
     """Nothing has come since the last answer: not even its end, as from a plane that was stopped."""
     poll = select.poll()
-    poll.register(connection.sock, select.POLLIN)
+    poll.register(connection.link, select.POLLIN)
     return not poll.poll(0)
 
 
-def _reply(response: HTTPResponse) -> Reply:
-    with response:
-        if response.length is None and not response.chunked:
-            raise HTTPException("the answer does not say how long it is")  # a cut head looks like that
-        return Reply(response.status, response.reason, response.getheader("retry-after", ""), response.read())
+def _reply(connection: Connection) -> Reply:
+    status = connection.wait_head()
+    body = b"".join(connection.pieces())
+    return Reply(status, connection.reason, connection.retry_after, body)

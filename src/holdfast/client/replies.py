@@ -51,9 +51,17 @@ class Plane:
             pass
         raise errors.Invalid("the URL of the plane must look like http://127.0.0.1:7070")
 
-    def __str__(self) -> str:
+    @property
+    def authority(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}" + (f":{self.port}" if self.port else "")
+        return f"{host}:{self.port}" if self.port else host
+
+    @property
+    def usual_port(self) -> int:
+        return 443 if self.scheme == "https" else 80
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}"
 
 
 class Reply(NamedTuple):
