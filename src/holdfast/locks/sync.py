@@ -22,7 +22,7 @@ from holdfast.locks.policy import LockClass, OnStoreError
 from holdfast.locks.port import BlockingStore, Busy, Grant, Holder, Ownership, Renewal, Standing
 from holdfast.locks.runtime import SYSTEM, Runtime, default_holder
 from holdfast.locks.stores import blocking_store, open_store
-from holdfast.locks.waiting import WaitingRoom
+from holdfast.locks.waiting import WaitingRoom, may_try_again
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -172,11 +172,24 @@ class SyncLocks:
     def _acquire(self, chosen: LockClass, key: str, wait_s: float) -> Lease:
         token = self._runtime.token()
         started = sent_at = self._runtime.now()
+        deadline = started + wait_s
+        reply: Grant | Busy | None = None
+        in_doubt = False
         try:
-            reply = self._store.acquire(key, token, ttl_ms=chosen.ttl_ms)
-            if isinstance(reply, Busy) or self._runtime.now() >= sent_at + chosen.renewal.trust_s:
-                # Busy, or granted so long ago that the window is over: asked again, with the queue.
-                reply, sent_at, _ = self._ask(lambda: self._room.acquire(chosen, key, token, wait_s=wait_s))
+            try:
+                reply = self._store.acquire(key, token, ttl_ms=chosen.ttl_ms)
+            except Unavailable as error:
+                if not may_try_again(self._runtime.now(), deadline):
+                    raise
+                in_doubt = error.applied is not False
+            now = self._runtime.now()
+            if not isinstance(reply, Grant) or now >= sent_at + chosen.renewal.trust_s:
+                # Busy, without an answer, or granted so long ago that the window is over: asked again, same token,
+                # with the queue. That is on another connection: nothing is to be waited for first.
+                left_s = max(0.0, deadline - now)
+                reply, sent_at, _ = self._ask(
+                    lambda: self._room.acquire(chosen, key, token, wait_s=left_s, in_doubt=in_doubt)
+                )
         except BaseException as error:
             self._front.gave_up(chosen, key, error)
             # Queued or granted in the meantime, perhaps; what the store does not hear now expires.

@@ -19,6 +19,11 @@ RETRY_S = 0.1
 """Between tries while the store is unavailable, jittered."""
 
 
+def may_try_again(now: float, deadline: float) -> bool:
+    """Whether there is time for another try of an acquire that the store did not answer."""
+    return now + RETRY_S < deadline
+
+
 class _Waiter:
     """Registered before its first request, so that a wake-up which overtakes the reply is not lost."""
 
@@ -56,19 +61,18 @@ class WaitingRoom:
         store.on_wake(self._wake)
 
     async def acquire(
-        self, lock_class: LockClass, key: str, token: str, *, wait_s: float, fences: int = 1
+        self, lock_class: LockClass, key: str, token: str, *, wait_s: float, fences: int = 1, in_doubt: bool = False
     ) -> tuple[Grant, float, float]:
         """The grant, when the request that brought it was sent, and how long it was waited for by then. Raises
         `LockBusy`, `Unavailable`.
 
         However it ends without a grant, the caller must undo it: the token may be in the queue,
-        or may have been granted the lock since.
+        or may have been granted the lock since. `in_doubt` says so of an earlier try with this token.
         """
         waiter = self._waiters[token] = _Waiter(key)
         now = self._runtime.now
         sent_at = started = now()
         deadline = started + wait_s
-        in_doubt = False
         queue_ms = QUEUE_MS if wait_s else 0
         try:
             while True:
@@ -78,7 +82,7 @@ class WaitingRoom:
                     )
                 except Unavailable as error:
                     in_doubt = in_doubt or error.applied is not False
-                    if now() + RETRY_S >= deadline:
+                    if not may_try_again(now(), deadline):
                         if in_doubt and error.applied is False:  # the last try; not all of them
                             raise Unavailable(
                                 key, f"an earlier try may have got it; since then {error}", applied=None

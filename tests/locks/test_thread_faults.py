@@ -1,24 +1,60 @@
-"""What a thread leaves to the keeper: a store that did not answer hears it again, and nobody waits for the ttl."""
+"""A store that does not answer a thread: it is asked again, and nobody waits for the ttl."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 import time
 
 import pytest
 from harness import Backend, sooner_or_later
 
-from holdfast.locks import LockClass, StoreRefused
-from locks.faults import Fault, Network
+from holdfast.locks import LockClass, StoreRefused, SyncLocks
+from locks.faults import Fault, Network, Proxy
 from locks.invariants import Told
 
 #: Whoever had to wait for the ttl would wait for an hour.
 LONG = LockClass("long", ttl=3600, wait=0)
+JOB = LockClass("job", ttl=30, wait=5)
 
 
 @pytest.fixture
 def network(backend: Backend) -> Network:
     return Network.of_threads(backend)
+
+
+@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REQUEST, Fault.LOSE_REPLY])
+def test_a_lost_reply_to_acquire_costs_a_thread_neither_the_lock_nor_a_fence(
+    backend: Backend, network: Network, fault: Fault
+) -> None:
+    with network.sync_locks(backend) as locks:
+        network.fault("acquire", fault, times=2)
+        lease = locks.acquire(JOB, "x")
+
+        assert {change.answer for change in network.history.grants()} == {(lease.fence,)}
+        locks.release(lease)
+
+
+async def test_a_thread_recovers_a_lost_reply_to_acquire_over_a_real_connection(backend: Backend) -> None:
+    if backend.server is None:
+        pytest.skip("a file has no reply that could be lost on a wire")
+    async with Proxy(backend.server.port) as proxy:
+        locks = SyncLocks(proxy.url(backend.url), prefix=backend.prefix)
+        with contextlib.ExitStack() as opened:
+            await asyncio.to_thread(opened.enter_context, locks)
+            await asyncio.to_thread(lambda: locks.release(locks.acquire(JOB, "warm")))
+            proxy.mute = True
+            asking = asyncio.create_task(asyncio.to_thread(locks.acquire, JOB, "x"))
+            await asyncio.sleep(0.1)
+            proxy.mute = False
+            proxy.cut()
+            lease = await asking
+            lines = await asyncio.to_thread(locks.history, JOB, "x")
+
+            assert [line.fence for line in lines if line.event == "granted"] == [lease.fence]
+            await asyncio.to_thread(locks.release, lease)
+            await asyncio.to_thread(locks.close)
 
 
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REQUEST])
