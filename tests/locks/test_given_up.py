@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from harness import Backend, sooner_or_later
 
-from holdfast.locks import LockClass, Unavailable
+from holdfast.locks import LockBusy, LockClass, StoreRefused, SyncLocks, Unavailable
 from locks.faults import Fault, Network
 from locks.virtual import VirtualRuntime, on_virtual_time
 
 JOB = LockClass("job", ttl=30, wait=5)
+#: Whoever had to wait for the ttl would wait for an hour.
+LONG = LockClass("long", ttl=3600, wait=0)
 
 
 @on_virtual_time
@@ -42,3 +45,53 @@ async def test_a_place_in_the_queue_is_given_up_though_the_last_try_was_not_sent
         await locks.release(held)
 
         assert await locks.inspect(JOB, "x") is None
+
+
+@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REQUEST, Fault.REFUSE])
+def test_a_thread_s_acquire_is_undone_however_often_that_fails(backend: Backend, fault: Fault) -> None:
+    network = Network.of_threads(backend)
+    with network.sync_locks(backend) as locks:
+        network.fault("acquire", Fault.LOSE_REPLY, times=1)
+        network.fault("release", fault)
+        with pytest.raises(Unavailable, match="reply lost"):
+            locks.acquire(LONG, "x")
+        assert locks.inspect(LONG, "x") is not None
+        network.heal()
+
+        sooner_or_later(lambda: locks.inspect(LONG, "x") is None)
+
+
+@pytest.mark.parametrize("last", [Fault.FAIL, Fault.REFUSE])
+def test_a_thread_s_acquire_that_one_try_may_have_got_is_undone(backend: Backend, last: Fault) -> None:
+    network = Network.of_threads(backend)
+    with network.sync_locks(backend) as locks:
+        network.fault("acquire", Fault.LOSE_REPLY, times=1)
+        network.fault("acquire", last)
+        with pytest.raises((Unavailable, StoreRefused)):
+            locks.acquire(LONG, "x", wait=0.3)
+
+        sooner_or_later(lambda: locks.inspect(LONG, "x") is None)
+
+
+def test_a_thread_s_place_in_the_queue_is_given_up_however_often_that_fails(backend: Backend) -> None:
+    network = Network.of_threads(backend)
+    with SyncLocks(backend.url, prefix=backend.prefix) as rival, network.sync_locks(backend) as locks:
+        held = rival.acquire(LONG, "x")
+        network.fault("release", Fault.FAIL, times=3)
+        with pytest.raises(LockBusy):
+            locks.acquire(LONG, "x", wait=0.1)
+
+        # Sooner than the store finds by itself that nobody waits there any more.
+        sooner_or_later(lambda: (holder := rival.inspect(LONG, "x")) is not None and holder.waiters == 0, within_s=2)
+        rival.release(held)
+        assert rival.inspect(LONG, "x") is None
+
+
+def test_a_thread_undoes_nothing_that_was_never_sent(backend: Backend) -> None:
+    """A store that is away for an hour is not asked by everybody who gave up in the meantime."""
+    network = Network.of_threads(backend)
+    with network.sync_locks(backend) as locks:
+        network.fault("acquire", Fault.FAIL)
+        with pytest.raises(Unavailable):
+            locks.acquire(LONG, "x")
+    assert [verb for _, verb, _ in network.history.attempts if verb == "release"] == []

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from holdfast.locks.errands import Errands
+from holdfast.locks.errands import Errands, may_be_applied
 from holdfast.locks.errors import LeaseLost, LockBusy, LockError, NotOwned, Unavailable
 from holdfast.locks.front import Front
 from holdfast.locks.keeper import Keeper
@@ -192,9 +192,10 @@ class SyncLocks:
                 )
         except BaseException as error:
             self._front.gave_up(chosen, key, error)
-            # Queued or granted in the meantime, perhaps; what the store does not hear now expires.
-            with suppress(LockError):
-                self._store.release(key, token)
+            # Whatever ended it, the token may be queued or even granted; the thread does not wait for its undoing.
+            if in_doubt or isinstance(reply, Grant) or may_be_applied(error):
+                until = self._runtime.now() + chosen.ttl
+                self._keeper.hand(lambda: self._errands.undo(key, token, until=until))
             raise
         return self._front.acquired(chosen, key, token, reply, sent_at=sent_at, waited_s=sent_at - started)
 

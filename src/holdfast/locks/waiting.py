@@ -91,13 +91,13 @@ class WaitingRoom:
                     await asyncio.sleep(self._runtime.jitter(RETRY_S))
                 else:
                     if isinstance(reply, Busy):
-                        in_doubt = True  # queued, it may be granted the lock at any time
                         await self._wait_in_line(waiter, reply, started, deadline)
                     elif now() < sent_at + lock_class.renewal.trust_s:
                         return reply, sent_at, sent_at - started
                     elif now() >= deadline:
                         raise Unavailable(key, "the grant came after its trust window had ended", applied=None)
                     # Else the answer waited while we did not run, and its window is over: ask again, same token.
+                    in_doubt = True  # granted, or queued and so granted at any time
                 sent_at = now()
         finally:
             del self._waiters[token]
