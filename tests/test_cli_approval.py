@@ -82,6 +82,11 @@ def test_arguments_are_edited(plane: Plane, waiting: dict[str, Any]) -> None:
     edited = plane.json("approval", "edit", waiting["id"], "--by", "ann", *arguments)
     assert (edited["state"], edited["arguments"]) == ("approved", {"amount": 4})
     assert plane.json("job", "get", waiting["job_id"])["payload"] == {"amount": 4}
+    assert (edited["original"]["arguments"], edited["verdict"]["via"]) == ({"amount": 5}, "cli")
+    shown = plane.shell("approval", "show", waiting["id"]).stdout
+    rows = {name: rest.strip() for name, _, rest in (line.partition(" ") for line in shown.splitlines())}
+    assert (rows["arguments"], rows["original"]) == ('{"amount": 4}', '{"amount": 5}')
+    assert (rows["digest"], rows["original_digest"]) == (edited["digest"], waiting["digest"])
 
 
 def test_delegate_decides(plane: Plane, waiting: dict[str, Any]) -> None:

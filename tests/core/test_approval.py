@@ -329,6 +329,18 @@ def test_record_has_all_of_it_and_grows_by_one_version() -> None:
     assert from_record(record) == replace(approval, version=1)
 
 
+def test_record_from_before_the_original_was_kept_is_read() -> None:
+    approval = approved(asked(response_schema={"type": "integer"}))
+    old = msgspec.json.decode(to_record(approval).body)
+    del old["original"]
+    for word_or_verdict in (*old["words"], old["verdict"]):
+        word_or_verdict.pop("via")
+        word_or_verdict.pop("digest", None)
+    read = from_record(replace(to_record(approval), body=msgspec.json.encode(old)))
+    assert (read.original, read.verdict and read.verdict.via, read.words[0].digest) == (None, "", "")
+    assert why_unusable(read, a_job(), now=NOW + 2) == ""
+
+
 def test_step_of_a_run_is_told_and_not_edited() -> None:
     approval = ask_step(
         "a1", Terms(), tenant=Tenant("acme"), run="r1", step="sign", arguments={"n": 1}, requested_by="", labels={},

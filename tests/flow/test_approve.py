@@ -10,7 +10,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.approving import deciding, rules
 from flow.stage import ACME
-from holdfast.core.approval import ApprovalState, Terms, ask_step, to_record
+from holdfast.core.approval import ApprovalState, Original, Terms, ask_step, to_record
 from holdfast.core.decision import Choice
 from holdfast.core.record import Kind, Record
 from holdfast.core.states import State
@@ -150,6 +150,35 @@ async def test_job_that_is_decided_anew_has_no_more_than_the_policy_of_today_giv
         desk.policy.publish(stricter)
         await desk.stage.dispatch(job)
         assert (await desk.stage.job(job.id)).max_attempts == 1
+
+
+@on_virtual_time
+async def test_what_was_asked_for_is_kept_beside_what_was_approved(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime, rules(quorum=2)) as desk:
+        job = await desk.pay()
+        asked = await desk.approval(job)
+        assert asked.original is None
+        for by, amount in (("ann", 6), ("bob", 7)):
+            await desk.say(job, by, Choice.EDIT, arguments={"to": "ann", "amount": amount})
+        edited = await desk.approval(job)
+        await desk.people.decide(
+            ACME, edited.id, Said(by="ann", choice=Choice.APPROVE, via="cli"), version=edited.version
+        )
+        decided = await desk.approval(job)
+        assert decided.original == Original(arguments=asked.arguments, digest=asked.digest, policy=asked.policy)
+        assert (decided.arguments, decided.digest) == ({"to": "ann", "amount": 7}, edited.digest)
+        assert decided.verdict is not None
+        assert (decided.verdict.by, decided.verdict.via) == ("ann", "cli")
+        about = [word.digest for word in decided.words]
+        assert about[0] != about[1] == about[2] == decided.digest
+        await desk.stage.seen.look()
+        [told] = [event.detail for event in desk.stage.seen.events if event.kind == "approval.decided"]
+        assert (told["digest"], told["original_digest"], told["via"]) == (decided.digest, asked.digest, "cli")
+        now = await desk.stage.job(job.id)
+        assert await desk.stage.dispatch(now) is Dispatched.SENT
+        used = await desk.approval(job)
+        assert (used.state, used.original) == (ApprovalState.CONSUMED, decided.original)
+        assert used.consumed_by_fence == (await desk.stage.job(job.id)).fence
 
 
 @on_virtual_time

@@ -122,6 +122,7 @@ async def test_client_raises_with_who_was_first(ruled: Served) -> None:
         (ANN, {"decision": "respond", "response": 1}, 422, "invalid"),
         ({**ANN, "if_match": '"9"'}, {"decision": "approve"}, 412, "version-mismatch"),
         ({"holdfast_actor": "a b"}, {"decision": "approve"}, 422, "invalid"),
+        ({**ANN, "holdfast_via": "My Face"}, {"decision": "approve"}, 422, "invalid"),
     ],
 )
 async def test_what_is_not_a_decision_is_refused_and_changes_nothing(
@@ -153,6 +154,34 @@ async def test_edit_replaces_the_arguments_of_the_job(ruled: Served) -> None:
     edited = await ruled.client.edit_approval((await approval_of(ruled, job))["id"], {"amount": 4}, by="ann")
     assert edited.arguments == {"amount": 4}
     assert (await ruled.client.get(job["id"])).payload == {"amount": 4}
+
+
+async def test_edited_approval_shows_both_what_was_asked_and_what_was_approved(ruled: Served) -> None:
+    asked = await approval_of(ruled, await pay(ruled, "wire"))
+    assert (asked["original"], asked["verdict"]) == (None, None)
+    await decide(ruled, asked, "edit", {**ANN, "holdfast_via": "ui"}, arguments={"amount": 4})
+    edited = await ruled.client.approval(asked["id"])
+    await ruled.client.approve(asked["id"], by="bob", version=edited.version)
+    shown = (await ruled.http.get(f"/v1/approvals/{asked['id']}")).json()
+
+    assert shown["original"] == {"arguments": {"amount": 5}, "digest": asked["digest"], "policy": asked["policy"]}
+    assert (shown["arguments"], shown["digest"]) == ({"amount": 4}, edited.digest)
+    assert (shown["verdict"]["via"], shown["verdict"]["edited_arguments"]) == ("python", {"amount": 4})
+    assert [(word["via"], word["digest"]) for word in shown["words"]] == [
+        ("ui", edited.digest),
+        ("python", edited.digest),
+    ]
+    assert set(shown["interrupt"]) == {"id", "reason", "message", "expiresAt", "metadata"}
+    [line] = (await ruled.client.audit(action="approval.edited")).items
+    assert (line.detail["digest"], line.detail["original_digest"]) == (edited.digest, asked["digest"])
+    assert line.detail["via"] == "ui"
+    assert "amount" not in str(line.detail)
+
+
+@pytest.mark.parametrize(("header", "told"), [({}, "http"), ({"holdfast_via": "slack"}, "slack")])
+async def test_face_that_a_decision_came_by_is_kept(ruled: Served, header: dict[str, str], told: str) -> None:
+    approval = await approval_of(ruled, await pay(ruled))
+    assert (await decide(ruled, approval, "approve", ANN | header)).json()["verdict"]["via"] == told
 
 
 async def test_delegate_decides_in_their_place(ruled: Served) -> None:

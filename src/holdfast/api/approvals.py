@@ -33,8 +33,12 @@ class WordView(Reply, kw_only=True):
 
     by: str
     at: float
+    via: str
+    """By which face, in the caller's word: `Holdfast-Via`."""
     decision: str
     comment: str
+    digest: str
+    """Of what the approval was about with this word."""
 
 
 class VerdictView(Reply, kw_only=True):
@@ -42,8 +46,19 @@ class VerdictView(Reply, kw_only=True):
 
     by: str
     at: float
+    via: str
     decision: str
     comment: str
+    edited_arguments: Any
+    """What was decided about, where somebody had edited it; null else."""
+
+
+class OriginalView(Reply, kw_only=True):
+    """What was asked for, before anybody edited it."""
+
+    arguments: Any
+    digest: str
+    policy: int
 
 
 class ApprovalView(Reply, kw_only=True):
@@ -55,9 +70,14 @@ class ApprovalView(Reply, kw_only=True):
     run: str
     step: str
     round: int
+    fence: int
+    """The job's when it was asked for."""
     tool: str
     arguments: Any
+    """As they would be used, and as a yes is to them: validated, with defaults, edits included."""
     digest: str
+    original: OriginalView | None
+    """What was asked for; null: nobody has edited it, and it is `arguments`."""
     risk: str
     rule: str
     policy: int
@@ -74,10 +94,15 @@ class ApprovalView(Reply, kw_only=True):
     sits in their place."""
     separate: bool
     choices: list[str]
+    response_schema: dict[str, Any] | None
+    """What an answer must look like; null: nobody asks for one."""
+    metadata: dict[str, str]
+    """The job's labels, or the run's: words of a caller, shown and bound to nothing."""
     words: list[WordView]
     verdict: VerdictView | None
     response: Any
     consumed_by_fence: int | None
+    """Of the attempt that was dispatched on it; null: none was."""
     created_at: float
     expires_at: float
     version: int

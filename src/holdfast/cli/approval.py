@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.api.approvals import ApprovalView
     from holdfast.client import Client
 
+VIA = "cli"
 STATES = ("pending", "approved", "rejected", "expired", "superseded", "consumed")
 
 _QUORUM: Column = ("yes", lambda row: f"{row['in_favour']}/{row['quorum']}")
@@ -25,13 +26,19 @@ _VERDICT: Column = (
     "verdict",
     lambda row: f"{row['verdict']['decision']} by {row['verdict']['by'] or 'time'}" if row["verdict"] else "-",
 )
+_ORIGINAL: Column = (
+    "original",
+    lambda row: json_value("arguments", width=500)[1](row["original"] or {"arguments": None}),
+)
+_ORIGINAL_DIGEST: Column = ("original_digest", lambda row: row["original"]["digest"] if row["original"] else "-")
 _LINE = [text("id"), text("state"), text("tool"), text("requested_by"), _WHOM, _QUORUM, moment("expires_at")]
 _WHOLE = [
     *(*_LINE, _VERDICT, text("job_id"), text("run"), text("step"), text("round"), text("risk"), text("rule")),
     *(text("policy"), text("reason"), text("separate"), json_value("choices"), json_value("arguments", width=500)),
-    *(text("digest"), json_value("response", width=200), moment("created_at"), text("version")),
+    *(text("digest"), _ORIGINAL, _ORIGINAL_DIGEST, json_value("response", width=200), text("fence")),
+    *(json_value("consumed_by_fence"), moment("created_at"), text("version")),
 ]
-_WORD = [moment("at"), text("by"), text("decision"), text("comment")]
+_WORD = [moment("at"), text("by"), text("via"), text("decision"), text("comment")]
 _MORE = {
     "approve": "",
     "reject": " --reason TEXT",
@@ -94,7 +101,7 @@ def show(connection: Connection, *, approval_id: str) -> None:
 @with_plane
 def approve(connection: Connection, *, approval_id: str, reason: str, by: str, version: int | None) -> None:
     """Say yes. Where several must, the last of them decides."""
-    _decide(connection, lambda client: client.approve(approval_id, by=by, comment=reason, version=version), by)
+    _decide(connection, lambda client: client.approve(approval_id, by=by, comment=reason, version=version, via=VIA), by)
 
 
 @approval.command()
@@ -104,7 +111,7 @@ def approve(connection: Connection, *, approval_id: str, reason: str, by: str, v
 @with_plane
 def reject(connection: Connection, *, approval_id: str, reason: str, by: str, version: int | None) -> None:
     """Say no: the job is DENIED."""
-    _decide(connection, lambda client: client.reject(approval_id, by=by, comment=reason, version=version), by)
+    _decide(connection, lambda client: client.reject(approval_id, by=by, comment=reason, version=version, via=VIA), by)
 
 
 @approval.command()
@@ -125,7 +132,7 @@ def edit(
     """Say yes to other arguments. They must fit the topic's schema, and the policy decides about them anew."""
 
     def ask(client: Client) -> ApprovalView:
-        return client.edit_approval(approval_id, arguments, by=by, comment=reason, version=version)
+        return client.edit_approval(approval_id, arguments, by=by, comment=reason, version=version, via=VIA)
 
     _decide(connection, ask, by)
 
@@ -148,7 +155,7 @@ def respond(
     """Say yes, with an answer that was asked for. The worker, or later steps of the run, find it."""
 
     def ask(client: Client) -> ApprovalView:
-        return client.respond(approval_id, response, by=by, comment=reason, version=version)
+        return client.respond(approval_id, response, by=by, comment=reason, version=version, via=VIA)
 
     _decide(connection, ask, by)
 

@@ -28,10 +28,12 @@ class ApprovalsWanted(TypedDict, total=False):
 
 
 class Saying(TypedDict, total=False):
-    """What is said with a decision, and by whom: without `by` it is the client's `actor`."""
+    """What is said with a decision, by whom, and through what: without `by` it is the client's `actor`."""
 
     by: str
     comment: str
+    via: str
+    """The face that people decide with: ui, slack; `python` if absent."""
     version: int | None
     """Only if the approval still has this version."""
 
@@ -75,6 +77,7 @@ def delegate(approval_id: str, to: str, *, by: str = "", comment: str = "") -> A
 
 def _decide(approval_id: str, body: DecideApproval, **saying: Unpack[Saying]) -> Ask[ApprovalView]:
     headers, version = said_by(saying.get("by", "")), saying.get("version")
+    headers["holdfast-via"] = saying.get("via", "python")
     if version is not None:
         headers["if-match"] = f'"{version}"'
     path = f"/v1/approvals/{part(approval_id)}:decide"

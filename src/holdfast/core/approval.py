@@ -82,7 +82,11 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     choice: Choice
     comment: str = ""
+    via: str = ""
+    """By which face it came, in the caller's word: cli, http, ui; empty: nobody knows."""
     content: str
+    digest: str = ""
+    """Of what the approval was about with this word: what was said yes to. Empty: it was said before this was kept."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +97,16 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     decision: str
     """A `Choice`, expire or supersede."""
     comment: str = ""
+    via: str = ""
+    """As in `Word`."""
+
+
+class Original(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for, kept beside what somebody made of it."""
+
+    arguments: Any
+    digest: str
+    policy: int
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +130,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     arguments: Any
     """As they would be used: validated, with defaults."""
     digest: str
+    original: Original | None = None
+    """None: nobody has edited it."""
     risk: Risk
     rule: str
     """The policy's that asked for it."""
@@ -251,8 +267,10 @@ def edited(approval: Approval, job: Job, terms: Terms, now: float) -> Approval:
     """
     decision = job.decision or {}
     policy = decision.get("policy", approval.policy)
+    asked = Original(arguments=approval.arguments, digest=approval.digest, policy=approval.policy)
     return replace(
         approval,
+        original=approval.original or asked,
         arguments=msgspec.json.decode(job.payload),
         digest=digest_of(job, policy),
         policy=policy,

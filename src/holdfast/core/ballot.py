@@ -65,14 +65,14 @@ def say(approval: Approval, word: Word) -> Approval:
         )
     if approval.terms.separate and word.choice in _PLAIN_YES and _seat(approval, word.by) == _editor(approval):
         raise NotApprover(f"{word.by} has edited this, and somebody else must approve it")
-    heard = replace(approval, words=(*approval.words, word))
+    heard = replace(approval, words=(*approval.words, replace(word, digest=approval.digest)))
     if word.choice is Choice.REJECT:
         state = ApprovalState.REJECTED
     elif len(seats_in_favour(heard)) >= approval.terms.quorum:
         state = ApprovalState.APPROVED
     else:
         return heard
-    verdict = Verdict(by=word.by, at=word.at, decision=word.choice, comment=word.comment)
+    verdict = Verdict(by=word.by, at=word.at, decision=word.choice, comment=word.comment, via=word.via)
     return replace(heard, state=state, verdict=verdict)
 
 

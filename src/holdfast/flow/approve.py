@@ -57,6 +57,8 @@ class Said:
     by: str
     choice: Choice
     comment: str = ""
+    via: str = ""
+    """By which face."""
     arguments: Any = None
     """With EDIT."""
     response: Any = None
@@ -105,7 +107,7 @@ class Approvals:
                     await self.supersede(approval, "job-ended")
                     continue
                 after, transaction = self._decide(approval, job, said, word)
-                detail = {"state": after.state, "digest": after.digest, **_about(after)}
+                detail = {"state": after.state, "via": word.via, **_digests(after), **_about(after)}
                 if await transact(transaction, store=self._store, entry=entry, **detail):
                     if after.state is not ApprovalState.PENDING:
                         self._telemetry.approval_decided(after, waited_s=word.at - after.created_at)
@@ -195,8 +197,10 @@ class Approvals:
             "by": word.by,
             "decision": word.choice,
             "comment": word.comment,
+            "via": word.via,
             "words": len(after.words),
             "quorum": after.terms.quorum,
+            **_digests(after),
         }
         note = Note(after.tenant, after.job_id, "approval.voted", detail, after.run)
         if after.state is not ApprovalState.PENDING:
@@ -233,7 +237,7 @@ def _word(approval: Approval, said: Said, *, now: float) -> Word:
             content = digest(said.response)
         case _:
             content = approval.digest
-    return Word(by=said.by, at=now, choice=said.choice, comment=said.comment, content=content)
+    return Word(by=said.by, at=now, choice=said.choice, comment=said.comment, via=said.via, content=content)
 
 
 def _answer_late(approval: Approval, said: Said, *, now: float) -> Approval:
@@ -284,6 +288,13 @@ def _change(job: Job, candidate: Job, approval: Approval, word: Word) -> list[Ch
         return [Change(before=job, after=after, kind="job.denied", detail=detail)]
     after = step(candidate, JOB_EVENTS[approval.state], now=word.at, decision=decision)
     return [Change(before=job, after=after, kind="job.approved", detail=detail)]
+
+
+def _digests(approval: Approval) -> dict[str, str]:
+    """What it is about, and what it was asked about: for history and audit, which contain no arguments."""
+    original = approval.original
+    asked = {} if original is None else {"original_digest": original.digest}
+    return {"digest": approval.digest, **asked}
 
 
 def _about(approval: Approval) -> dict[str, str]:

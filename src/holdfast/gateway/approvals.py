@@ -17,6 +17,7 @@ from holdfast.api.approvals import (
     DelegateApproval,
     Edit,
     Interrupt,
+    OriginalView,
     Reject,
     Respond,
     VerdictView,
@@ -29,7 +30,7 @@ from holdfast.core.record import Kind
 from holdfast.flow.approve import Said
 from holdfast.flow.audit import Entry
 from holdfast.gateway import limits
-from holdfast.gateway.actors import get_actor
+from holdfast.gateway.actors import find_via, get_actor
 from holdfast.gateway.calls import Answer, Call
 from holdfast.gateway.desk import Desk
 from holdfast.gateway.entries import entry_of
@@ -103,7 +104,7 @@ async def get_approval(desk: Desk, call: Call) -> Answer:
 
 async def decide_approval(desk: Desk, call: Call) -> Answer:
     wanted: DecideApproval = call.body
-    said = Said(by=get_actor(call), choice=CHOICES[type(wanted)], comment=wanted.comment)
+    said = Said(by=get_actor(call), choice=CHOICES[type(wanted)], comment=wanted.comment, via=find_via(call))
     match wanted:
         case Edit():
             limits.stored_json(wanted.arguments, "arguments")
@@ -136,7 +137,7 @@ def _answer(approval: Approval) -> Answer:
 
 
 def approval_view(approval: Approval) -> ApprovalView:
-    terms, verdict = approval.terms, approval.verdict
+    terms, original = approval.terms, approval.original
     return ApprovalView(
         id=approval.id,
         state=approval.state,
@@ -144,9 +145,13 @@ def approval_view(approval: Approval) -> ApprovalView:
         run=approval.run,
         step=approval.step,
         round=approval.round,
+        fence=approval.fence,
         tool=approval.tool,
         arguments=approval.arguments,
         digest=approval.digest,
+        original=None
+        if original is None
+        else OriginalView(arguments=original.arguments, digest=original.digest, policy=original.policy),
         risk=approval.risk,
         rule=approval.rule,
         policy=approval.policy,
@@ -159,16 +164,33 @@ def approval_view(approval: Approval) -> ApprovalView:
         in_favour=len(seats_in_favour(approval)),
         separate=terms.separate,
         choices=[str(choice) for choice in choices_of(approval)],
-        words=[WordView(by=w.by, at=w.at, decision=w.choice, comment=w.comment) for w in approval.words],
-        verdict=None
-        if verdict is None
-        else VerdictView(by=verdict.by, at=verdict.at, decision=verdict.decision, comment=verdict.comment),
+        response_schema=terms.response_schema,
+        metadata=approval.metadata,
+        words=[
+            WordView(by=w.by, at=w.at, via=w.via, decision=w.choice, comment=w.comment, digest=w.digest)
+            for w in approval.words
+        ],
+        verdict=_verdict_view(approval),
         response=approval.response,
         consumed_by_fence=approval.consumed_by_fence,
         created_at=approval.created_at,
         expires_at=approval.expires_at,
         version=approval.version,
         interrupt=interrupt_of(approval),
+    )
+
+
+def _verdict_view(approval: Approval) -> VerdictView | None:
+    verdict = approval.verdict
+    if verdict is None:
+        return None
+    return VerdictView(
+        by=verdict.by,
+        at=verdict.at,
+        via=verdict.via,
+        decision=verdict.decision,
+        comment=verdict.comment,
+        edited_arguments=None if approval.original is None else approval.arguments,
     )
 
 

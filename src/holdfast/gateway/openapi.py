@@ -11,12 +11,18 @@ import msgspec
 import holdfast
 from holdfast import api
 from holdfast.core.people import ACTOR
+from holdfast.gateway.actors import VIA
 from holdfast.gateway.calls import Route
 from holdfast.gateway.keys import Keys
 from holdfast.gateway.limits import KEY, TENANT
 
 HEADERS: dict[str, dict[str, Any]] = {
     "Holdfast-Actor": {"type": "string", "pattern": ACTOR, "description": "Who asks, by the name the caller gives."},
+    "Holdfast-Via": {
+        "type": "string",
+        "pattern": VIA,
+        "description": "By which face the caller speaks, in its own word; `http` if absent.",
+    },
     "Idempotency-Key": {"type": "string", "pattern": KEY},
     "If-Match": {"type": "string", "pattern": '^("[0-9]{1,18}"|\\*)$'},
     "If-None-Match": {"type": "string", "pattern": '^("[0-9]{1,18}"|\\*)$'},

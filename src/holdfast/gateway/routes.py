@@ -179,7 +179,8 @@ ROUTES: tuple[Route, ...] = (
     Route(
         method="POST", path="/v1/approvals/{id}:decide", run=approvals.decide_approval,
         request=approval_types.DecideApproval, reply=approval_types.ApprovalView,
-        headers=("Holdfast-Actor", "If-Match"), needs=("Holdfast-Actor",), body_max=BODY_BYTES_MAX, tags=APPROVALS,
+        headers=("Holdfast-Actor", "Holdfast-Via", "If-Match"), needs=("Holdfast-Actor",), body_max=BODY_BYTES_MAX,
+        tags=APPROVALS,
         summary="Approve, reject, edit or respond. The same again from the same person is answered the same.",
     ),
     Route(
