@@ -83,6 +83,8 @@ class Graph:
     output_reads: frozenset[str]
     input_schema: Schema | None
     output_schema: Schema | None
+    has_runs: bool
+    """Whether a run of it may start others."""
 
     @classmethod
     def of(cls, definition: Definition, line_of: Callable[[Path], int] = lambda path: 0) -> Graph:
@@ -100,12 +102,6 @@ class Graph:
             parts = self.nodes[owner].parts
             return parts.get(label) or parts[""]
         return self.nodes[name]
-
-    @property
-    def has_runs(self) -> bool:
-        """Whether a run of it may start others."""
-        nodes = [part for node in self.nodes.values() for part in (node, *node.parts.values())]
-        return any(isinstance(node.spec, WorkflowStep) for node in nodes)
 
     def bind_input(self, value: Any) -> Any:
         """The input with the defaults of what it leaves out. Raises `Invalid`."""
@@ -152,6 +148,7 @@ class _Compiler:
             for edge in edges:
                 nodes[edge.step].followers.append(Edge(step_id, edge.case))
         output, output_reads = self._template(definition.output, ("output",), VARIABLES, None)
+        parts = [part for node in nodes.values() for part in (node, *node.parts.values())]
         return Graph(
             definition=definition,
             nodes=nodes,
@@ -160,6 +157,7 @@ class _Compiler:
             output_reads=output_reads,
             input_schema=self._schema("input_schema"),
             output_schema=self._schema("output_schema"),
+            has_runs=any(isinstance(part.spec, WorkflowStep) for part in parts),
         )
 
     # -- dependencies ----------------------------------------------------------------------------------

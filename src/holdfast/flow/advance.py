@@ -163,7 +163,9 @@ class Advancer:
     async def _take_turns(self, turns: Sequence[Turn], fences: Mapping[str, int]) -> list[TurnEnd]:
         ends = [TurnEnd.LEFT] * len(turns)
         mine = [(n, fences[turn.run]) for n, turn in enumerate(turns) if turn.run in fences]
-        drafts = await asyncio.gather(*(self._try_draft(turns[n], fence) for n, fence in mine))
+        drafting = [self._try_draft(turns[n], fence) for n, fence in mine]
+        # A task for the only one would be another turn of the loop, and somebody waits for the end of a step.
+        drafts = [await drafting[0]] if len(drafting) == 1 else await asyncio.gather(*drafting)
         ready: list[tuple[int, Advanced | None, Transaction]] = []
         for (n, _), draft in zip(mine, drafts, strict=True):
             if draft is None:
