@@ -1,4 +1,4 @@
-"""The local mutex: tasks of one process queue among themselves, and pass a store lock on.
+"""The local mutex: tasks of one process queue among themselves, and pass a store lock on. Threads: `thread_queue`.
 
 A process never competes with itself at the store, and a hand-over between two of its tasks
 costs no round trip. Passing is bounded by the fences reserved with the grant, so other
@@ -16,6 +16,18 @@ from holdfast.locks.errors import LockBusy
 
 if TYPE_CHECKING:
     from holdfast.locks.lease import Lease
+    from holdfast.locks.policy import LockClass
+
+
+def fences_to_reserve(lock_class: LockClass) -> int:
+    """How many holders of this process one grant is for."""
+    return lock_class.local_passes if lock_class.local_mutex else 1
+
+
+def may_pass_on(lease: Lease, fences_end: int) -> bool:
+    """Whether the next waiter of this process may have the lease, before the store hears of its end: a fence is reserved
+    for it, and at least a third of the ttl is left."""
+    return lease.fence + 1 < fences_end and lease.remaining() >= lease.lock_class.ttl / 3
 
 
 class LocalQueue:
@@ -56,10 +68,9 @@ class LocalQueue:
 
     def pass_on(self, lease: Lease) -> Lease | None:
         """The next local waiter's lease, already handed to it; None if the store's turn has come."""
-        next_fence = lease.fence + 1
-        if next_fence >= self.fences_end or lease.remaining() < lease.lock_class.ttl / 3 or not self._has_waiter():
+        if not may_pass_on(lease, self.fences_end) or not self._has_waiter():
             return None
-        heir = lease.successor(next_fence)
+        heir = lease.successor(lease.fence + 1)
         self._waiters.popleft().set_result(heir)
         return heir
 

@@ -12,7 +12,7 @@ from holdfast.locks.errors import LockBusy, LockError, StoreRefused, Unavailable
 from holdfast.locks.front import Front
 from holdfast.locks.hold import Hold
 from holdfast.locks.lease import Lease
-from holdfast.locks.local_queue import LocalQueue
+from holdfast.locks.local_queue import LocalQueue, fences_to_reserve
 from holdfast.locks.observe import Observer
 from holdfast.locks.policy import LockClass, OnStoreError
 from holdfast.locks.port import Holder, Ownership, Renewal
@@ -210,7 +210,7 @@ class Locks:
         if passed is not None:
             self._front.observer.acquired(chosen, key, fence=passed.fence, waited_s=waited_s)
             return passed
-        fences = chosen.local_passes if chosen.local_mutex else 1
+        fences = fences_to_reserve(chosen)
         try:
             lease = await self._acquire(chosen, key, max(0.0, wait_s - waited_s), fences=fences)
         except BaseException as error:
