@@ -27,6 +27,7 @@ class LoopGuard:
         self._set_to = math.inf
         """What the timer is set to. Under the lock above: the worker's loop and the keeper both set it."""
         self._idling: asyncio.TimerHandle | None = None
+        self._idle_since = 0.0
 
     @contextmanager
     def over(self, lease: AttemptLease) -> Iterator[None]:
@@ -41,10 +42,13 @@ class LoopGuard:
             yield
         finally:
             self._inside.discard(lease)
-            if self._set_to - self._runtime.now() < SOON_S:
+            now = self._runtime.now()
+            if self._set_to - now < SOON_S:
                 self.put_off()
-            elif not self._inside and self._idling is None:
-                self._idling = asyncio.get_running_loop().call_later(IDLE_S, self._rest)
+            elif not self._inside:
+                self._idle_since = now
+                if self._idling is None:
+                    self._rest_in(IDLE_S)
 
     def put_off(self) -> None:
         """As far as the renewals up to now allow; off if no handler is inside. From any thread."""
@@ -52,9 +56,17 @@ class LoopGuard:
             # A copy first: the worker's loop goes on meanwhile.
             self._set(min((lease.last_moment for lease in list(self._inside)), default=math.inf))
 
+    def _rest_in(self, wait_s: float) -> None:
+        self._idling = asyncio.get_running_loop().call_later(wait_s, self._rest)
+
     def _rest(self) -> None:
         self._idling = None
-        if not self._inside:
+        if self._inside:
+            return
+        left_s = self._idle_since + IDLE_S - self._runtime.now()
+        if left_s > 0:  # handlers have come and gone: the next one need not set the timer either
+            self._rest_in(left_s)
+        else:
             self.put_off()
 
     def _set(self, at: float) -> None:
