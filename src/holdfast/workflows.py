@@ -151,6 +151,7 @@ def approval(
     separate: bool = False,
     choices: Sequence[Literal["approve", "reject", "respond"]] | None = None,
     response_schema: dict[str, Any] | None = None,
+    effect_preview: str = "",
 ) -> ApprovalStep:
     """With a `response_schema` people answer: later steps find it in `steps.<id>.output.response`."""
     return ApprovalStep(
@@ -162,6 +163,7 @@ def approval(
         separate=separate,
         choices=None if choices is None else tuple(Choice(choice) for choice in choices),
         response_schema=response_schema,
+        effect_preview=effect_preview,
     )
 
 

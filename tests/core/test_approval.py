@@ -28,6 +28,7 @@ from holdfast.core.approval import (
 from holdfast.core.ballot import answered, delegate, is_answered, is_assigned, is_repeated, say
 from holdfast.core.decision import Choice
 from holdfast.core.job import Job, JobId, Tenant, step
+from holdfast.core.preview import PREVIEW_MAX
 from holdfast.core.record import Kind
 from holdfast.core.states import Event, Risk, State
 from holdfast.errors import AlreadyDecided, Conflict, Invalid, NotApprover
@@ -105,6 +106,26 @@ def test_second_round_is_another_approval() -> None:
 def test_separation_needs_a_known_requester() -> None:
     with pytest.raises(Invalid, match="Holdfast-Actor"):
         ask(a_job(actor=""), Terms(separate=True), now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("template", "shown"),
+    [
+        ("", ""),
+        ("${payload.amount} EUR go to ${payload.to}, asked by ${actor}", "5 EUR go to ann, asked by rita"),
+        ("${payload}", '{"to":"ann","amount":5}'),
+        ("to ${payload.iban}", "(no preview: it reads a field that is not there; ask has(…) first)"),
+    ],
+)
+def test_preview_is_made_of_what_the_approval_is_bound_to(template: str, shown: str) -> None:
+    assert asked(effect_preview=template).effect_preview == shown
+    assert asked(effect_preview=template).digest == asked().digest
+
+
+def test_preview_that_is_cut_says_so() -> None:
+    long = asked(a_job(payload=msgspec.json.encode("x" * 5000)), effect_preview="${payload}").effect_preview
+    assert len(long) == PREVIEW_MAX
+    assert long.endswith("x (cut)")
 
 
 # -- who decides, and when it is decided -----------------------------------------------------------
@@ -332,7 +353,9 @@ def test_record_has_all_of_it_and_grows_by_one_version() -> None:
 def test_record_from_before_the_original_was_kept_is_read() -> None:
     approval = approved(asked(response_schema={"type": "integer"}))
     old = msgspec.json.decode(to_record(approval).body)
-    del old["original"]
+    del old["original"], old["effect_preview"]
+    for name in ("effect_preview", "response_schema"):
+        del old["terms"][name]
     for word_or_verdict in (*old["words"], old["verdict"]):
         word_or_verdict.pop("via")
         word_or_verdict.pop("digest", None)

@@ -85,6 +85,16 @@ def test_a_good_document_is_its_value() -> None:
             f"response_schema: {{description: {'x' * RESPONSE_SCHEMA_BYTES_MAX}}}",
             f"policy.yaml:11: rules[0].approval.response_schema: the schema of an answer has at most {RESPONSE_SCHEMA_BYTES_MAX} bytes",
         ),
+        (
+            "quorum: 2",
+            "effect_preview: 'pays ${payload.amount'",
+            "policy.yaml:11: rules[0].approval.effect_preview: column 6: ${ without its }",
+        ),
+        (
+            "quorum: 2",
+            "effect_preview: '${amount}'",
+            "policy.yaml:11: rules[0].approval.effect_preview: column 1: no such variable: amount",
+        ),
         ("max_attempts: 1", "max_attempts: 0", "policy.yaml:12: rules[0].constraints.max_attempts: "),
         ("name: mail", "name: large-payouts", "policy.yaml:13: rules[1].name: there is another rule called"),
         ("name: mail", "name: default", "policy.yaml:13: rules[1].name: there is another rule called"),

@@ -232,11 +232,11 @@ def test_an_approval_asks_and_its_decision_is_the_output() -> None:
 
 def test_an_answer_is_there_for_later_steps() -> None:
     form = "{type: object, properties: {limit: {type: integer}}}"
-    asks = f"  - {{id: ask, kind: approval, message: How much?, choices: [respond, reject], response_schema: {form}}}"
+    asks = f"  - {{id: ask, kind: approval, message: How much?, choices: [respond, reject], response_schema: {form}, effect_preview: 'pays ${{input.to}}'}}"
     pays = '  - {id: pay, kind: job, topic: t, depends_on: [ask], payload: "${steps.ask.output.response.limit + 1}"}'
-    world = World(workflow(f"{asks}\n{pays}"))
+    world = World(workflow(f"{asks}\n{pays}"), {"to": "ann"})
     [asked] = [command for command in world.commands if isinstance(command, AskApproval)]
-    assert asked.choices == ("respond", "reject")
+    assert (asked.choices, asked.effect_preview) == (("respond", "reject"), "pays ann")
     assert asked.response_schema == {"type": "object", "properties": {"limit": {"type": "integer"}}}
 
     world.hear(ApprovalDecided("ask", asked.approval, "approved", {"by": "ann", "response": {"limit": 41}}))

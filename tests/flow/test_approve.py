@@ -49,7 +49,7 @@ async def test_other_jobs_are_not_asked_about(runtime: VirtualRuntime) -> None:
 
 @on_virtual_time
 async def test_history_and_decision_contain_no_arguments(runtime: VirtualRuntime) -> None:
-    async with deciding(runtime) as desk:
+    async with deciding(runtime, rules(effect_preview="${payload.to}")) as desk:
         job = await desk.pay(payload=b'{"to":"very-secret"}')
         await desk.say(job, choice=Choice.EDIT, arguments={"to": "very-secret-too"})
         await desk.stage.seen.look()
@@ -154,10 +154,10 @@ async def test_job_that_is_decided_anew_has_no_more_than_the_policy_of_today_giv
 
 @on_virtual_time
 async def test_what_was_asked_for_is_kept_beside_what_was_approved(runtime: VirtualRuntime) -> None:
-    async with deciding(runtime, rules(quorum=2)) as desk:
+    async with deciding(runtime, rules(quorum=2, effect_preview="${payload.amount} to ${payload.to}")) as desk:
         job = await desk.pay()
         asked = await desk.approval(job)
-        assert asked.original is None
+        assert (asked.original, asked.effect_preview) == (None, "5 to ann")
         for by, amount in (("ann", 6), ("bob", 7)):
             await desk.say(job, by, Choice.EDIT, arguments={"to": "ann", "amount": amount})
         edited = await desk.approval(job)
@@ -167,6 +167,7 @@ async def test_what_was_asked_for_is_kept_beside_what_was_approved(runtime: Virt
         decided = await desk.approval(job)
         assert decided.original == Original(arguments=asked.arguments, digest=asked.digest, policy=asked.policy)
         assert (decided.arguments, decided.digest) == ({"to": "ann", "amount": 7}, edited.digest)
+        assert decided.effect_preview == "7 to ann"
         assert decided.verdict is not None
         assert (decided.verdict.by, decided.verdict.via) == ("ann", "cli")
         about = [word.digest for word in decided.words]

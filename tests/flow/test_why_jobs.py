@@ -182,6 +182,16 @@ async def test_job_waits_for_the_approval_of_named_people(runtime: VirtualRuntim
 
 
 @on_virtual_time
+async def test_who_must_answer_is_not_told_to_approve(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime, rules(choices=["reject", "respond"], response_schema={})) as desk:
+        job = await desk.pay()
+
+        found = await cause(desk.stage, job)
+
+    assert found.then[1] == f"holdfast approval respond {found.evidence['approval']}"
+
+
+@on_virtual_time
 async def test_yeses_are_counted_as_the_ballot_counts_them(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, rules(approvers=["ann", "bob", "carl"], quorum=2)) as desk:
         job = await desk.pay()

@@ -21,7 +21,12 @@ RULES: dict[str, Any] = {
             "match": {"topic": "pay"},
             "action": "require_approval",
             "reason": "money moves",
-            "approval": {"approvers": ["ann", "bob"], "separate": True, "expires_s": 3600},
+            "approval": {
+                "approvers": ["ann", "bob"],
+                "separate": True,
+                "expires_s": 3600,
+                "effect_preview": "${payload.amount} EUR leave",
+            },
         },
         {"name": "wires", "match": {"topic": "wire"}, "action": "require_approval", "approval": {"quorum": 2}},
     ],
@@ -72,6 +77,8 @@ async def test_approval_is_shown_with_an_interrupt_as_agui_has_it(ruled: Served)
     assert set(interrupt) == {"id", "reason", "message", "toolCallId", "expiresAt", "metadata"}
     assert (interrupt["id"], interrupt["toolCallId"]) == (approval["id"], "call-7")
     assert interrupt["message"] == "money moves"
+    assert interrupt["metadata"]["effectPreview"] == approval["effect_preview"] == "5 EUR leave"
+    assert (approval["fence"], approval["metadata"]) == (0, {"tool_call_id": "call-7"})
     assert interrupt["expiresAt"].endswith("Z")
 
 

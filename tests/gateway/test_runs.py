@@ -83,6 +83,7 @@ steps:
   - id: limit
     kind: approval
     message: How much may ${input.name} spend?
+    effect_preview: ${input.name} can spend as much at once.
     choices: [respond, reject]
     response_schema:
       type: object
@@ -101,7 +102,7 @@ async def test_an_answer_of_a_person_is_the_output_of_its_step(served: Served) -
     while not (page := await served.client.approvals(job=run.id)).items:
         await asyncio.sleep(0.005)
     [asked] = page.items
-    assert asked.choices == ["reject", "respond"]
+    assert (asked.choices, asked.effect_preview) == (["reject", "respond"], "ann can spend as much at once.")
     assert asked.interrupt.response_schema is not None
     assert asked.interrupt.response_schema["required"] == ["limit"]
     with pytest.raises(Invalid, match="it takes reject, respond"):

@@ -78,6 +78,8 @@ class ApprovalView(Reply, kw_only=True):
     digest: str
     original: OriginalView | None
     """What was asked for; null: nobody has edited it, and it is `arguments`."""
+    effect_preview: str
+    """What a yes would do, put by the rule or the step; empty: it does not say."""
     risk: str
     rule: str
     policy: int

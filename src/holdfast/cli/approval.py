@@ -34,7 +34,14 @@ _ORIGINAL_DIGEST: Column = ("original_digest", lambda row: row["original"]["dige
 _LINE = [text("id"), text("state"), text("tool"), text("requested_by"), _WHOM, _QUORUM, moment("expires_at")]
 _WHOLE = [
     *(*_LINE, _VERDICT, text("job_id"), text("run"), text("step"), text("round"), text("risk"), text("rule")),
-    *(text("policy"), text("reason"), text("separate"), json_value("choices"), json_value("arguments", width=500)),
+    *(
+        text("policy"),
+        text("reason"),
+        text("effect_preview"),
+        text("separate"),
+        json_value("choices"),
+        json_value("arguments", width=500),
+    ),
     *(text("digest"), _ORIGINAL, _ORIGINAL_DIGEST, json_value("response", width=200), text("fence")),
     *(json_value("consumed_by_fence"), moment("created_at"), text("version")),
 ]

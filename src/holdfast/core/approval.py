@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from holdfast.core.decision import CHOICES, EXPIRES_S, ApprovalDemand, Choice
 from holdfast.core.job import Job, JobId, Tenant
+from holdfast.core.preview import preview
 from holdfast.core.record import Kind, Record
 from holdfast.core.schema import digest
 from holdfast.core.states import Event, Risk, State
@@ -55,6 +56,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[Choice, ...] = CHOICES
     response_schema: dict[str, Any] | None = None
     """What an answer must look like; with one, RESPOND is a choice as well."""
+    effect_preview: str = ""
+    """A template for what a yes to the job would do; that of a step is filled in by its run."""
     expires_s: float = EXPIRES_S
 
     def allows(self, choice: Choice) -> bool:
@@ -70,6 +73,7 @@ def terms_of(demand: ApprovalDemand, *, message: str) -> Terms:
         message=message,
         choices=demand.choices,
         response_schema=None if demand.response_schema is UNSET else demand.response_schema,
+        effect_preview=demand.effect_preview or "",
         expires_s=demand.expires_s,
     )
 
@@ -132,6 +136,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     original: Original | None = None
     """None: nobody has edited it."""
+    effect_preview: str = ""
+    """What a yes would do, for people to read; empty: nobody has said how to put it."""
     risk: Risk
     rule: str
     """The policy's that asked for it."""
@@ -210,6 +216,7 @@ def ask(job: Job, terms: Terms, *, now: float, earlier: Approval | None = None) 
         tool=job.topic,
         arguments=msgspec.json.decode(job.payload),
         digest=bound,
+        effect_preview=preview(terms.effect_preview, job),
         risk=job.risk,
         rule=str(decision.get("rule", "")),
         policy=policy,
@@ -231,6 +238,7 @@ def ask_step(
     requested_by: str,
     labels: dict[str, str],
     now: float,
+    effect_preview: str = "",
 ) -> Approval:
     """A new approval for a step of a run that is no job. Its decision reaches the run as a RESULT record.
 
@@ -249,6 +257,7 @@ def ask_step(
         tool=step,
         arguments=arguments,
         digest=bind(tenant=tenant, tool=step, arguments=arguments, policy=0),
+        effect_preview=effect_preview,
         risk=Risk.MEDIUM,
         rule="",
         policy=0,
@@ -273,6 +282,7 @@ def edited(approval: Approval, job: Job, terms: Terms, now: float) -> Approval:
         original=approval.original or asked,
         arguments=msgspec.json.decode(job.payload),
         digest=digest_of(job, policy),
+        effect_preview=preview(terms.effect_preview, job),
         policy=policy,
         rule=str(decision.get("rule", "")),
         reason=str(decision.get("reason", "")),

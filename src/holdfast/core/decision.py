@@ -56,6 +56,8 @@ class ApprovalDemand(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[Choice, ...] = CHOICES
     response_schema: dict[str, Any] | UnsetType = UNSET
     """What an answer must look like; with one, RESPOND is a choice as well."""
+    effect_preview: str | UnsetType = UNSET
+    """A template: what a yes would do."""
 
 
 class Rate(msgspec.Struct, frozen=True):

@@ -215,7 +215,7 @@ class _Filling:
         return value
 
     def text(self, expression: Expression) -> str:
-        return _as_text(self.value(expression))
+        return as_text(self.value(expression))
 
     def _size(self, value: Any) -> int:
         """Of its JSON. What is named again is not written again to know."""
@@ -344,5 +344,6 @@ def _is_json(value: Any) -> bool:
             return False
 
 
-def _as_text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """As it stands inside of other text: JSON, a text as it is."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -8,7 +8,7 @@ expressions about one job share one handing over of its data.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -79,7 +79,7 @@ class Rulebook:
                 if timed_out():
                     return self.failed(job, None, "the policy took too long", rule.name)
                 try:
-                    facts = facts or candidates.reading.over(_variables(job, candidates.reading.names))
+                    facts = facts or candidates.reading.over(written.variables_of(job, candidates.reading.names))
                     matches = facts.value(rule.when)
                 except ExpressionFailed as error:
                     return self.failed(job, Event.DENY, f"rule {rule.name} cannot be evaluated: {error}", rule.name)
@@ -246,14 +246,6 @@ def constrained(job: Job, constraints: Constraints) -> dict[str, Any]:
     if constraints.labels:
         changes["labels"] = {**job.labels, **constraints.labels}
     return changes
-
-
-def _variables(job: Job, names: Collection[str]) -> dict[str, Any]:
-    """Of a job, what expressions may read. The payload only for those that do: it must be decoded."""
-    read: dict[str, Any] = {name: getattr(job, name) for name in names if name != "payload"}
-    if "payload" in names:
-        read["payload"] = msgspec.json.decode(job.payload)
-    return read
 
 
 def _matcher(globs: written.Globs | None) -> Matcher | None:

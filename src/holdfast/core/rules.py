@@ -8,7 +8,7 @@ a rule that matches everything.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
@@ -25,7 +25,8 @@ from holdfast.core.decision import (
     Rate,
 )
 from holdfast.core.document import Path, Refused, load_document, told
-from holdfast.core.expression import compile_expression
+from holdfast.core.expression import compile_expression, compile_template
+from holdfast.core.job import Job
 from holdfast.core.schema import compile_schema
 from holdfast.core.states import Risk
 from holdfast.errors import Invalid
@@ -35,7 +36,7 @@ STARS_MAX = 3
 RESPONSE_SCHEMA_BYTES_MAX = 16_384
 """As JSON. Every approval keeps it, and every job that waits for one: it is a form for a person, no data model."""
 NAMES = ("payload", "labels", "tenant", "topic", "risk", "actor", "priority", "session", "run", "step")
-"""The variables of `when`."""
+"""The variables of `when` and of `effect_preview`."""
 
 Action = Literal["allow", "deny", "require_approval", "throttle"]
 Failing = Literal["open", "closed"]
@@ -71,6 +72,8 @@ class Approval(_Part, frozen=True, kw_only=True):
     separate: bool = False
     choices: Choices | None = None
     response_schema: dict[str, Any] | None = None
+    effect_preview: Annotated[str, Meta(max_length=2_000)] = ""
+    """A template: what a yes would do, for whoever decides."""
 
 
 class Limits(_Part, frozen=True, kw_only=True):
@@ -171,6 +174,7 @@ def demand(asked: Approval | None) -> ApprovalDemand:
         separate=asked.separate,
         choices=CHOICES if asked.choices is None else tuple(asked.choices),
         response_schema=UNSET if asked.response_schema is None else asked.response_schema,
+        effect_preview=asked.effect_preview or UNSET,
     )
 
 
@@ -185,6 +189,14 @@ def rate(limits: Limits) -> Rate | None:
     assert found is not None, "checked by read_rules"
     count = int(found[1])
     return Rate(_PERIODS[found[2]] / count, limits.burst or count)
+
+
+def variables_of(job: Job, names: Collection[str]) -> dict[str, Any]:
+    """Of a job, what expressions may read. The payload only for those that do: it must be decoded."""
+    read: dict[str, Any] = {name: getattr(job, name) for name in names if name != "payload"}
+    if "payload" in names:
+        read["payload"] = msgspec.json.decode(job.payload)
+    return read
 
 
 def globs(given: Globs | None) -> list[str]:
@@ -225,6 +237,7 @@ def _faults_of_action(rule: Default, path: Path) -> Iterator[Fault]:
             found = (
                 *faults_of_approvers(asked.approvers, asked.quorum),
                 *faults_of_choices(asked.choices, asked.response_schema, others=asked.separate or asked.quorum > 1),
+                *_faults_of_preview(asked.effect_preview),
             )
             yield from (Fault((*path, "approval", *fault.path), fault.reason) for fault in found)
     if rule.constraints is not None and rule.action == "deny":
@@ -262,6 +275,13 @@ def faults_of_choices(
         yield Fault(("choices",), "only reject: nobody could say yes")
     elif others and not {Choice.APPROVE, Choice.RESPOND} & set(choices):
         yield Fault(("choices",), "an edit is for others to approve here: approve must be among them")
+
+
+def _faults_of_preview(template: str) -> Iterator[Fault]:
+    try:
+        compile_template(template, names=NAMES)
+    except Invalid as error:
+        yield Fault(("effect_preview",), str(error).removeprefix("$: "))
 
 
 def _faults_of_limits(rule: Default, path: Path) -> Iterator[Fault]:

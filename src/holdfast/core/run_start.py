@@ -11,6 +11,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.core.expression import ExpressionFailed
+from holdfast.core.preview import shortened
 from holdfast.core.run import Fan, Step, StepState
 from holdfast.core.run_turn import SLOTTED, Turn, kind_of
 from holdfast.core.run_words import AskApproval, Notify, StartRun, SubmitJob
@@ -118,6 +119,7 @@ def _start_approval(turn: Turn, node: Node, step: Step) -> None:
             separate=spec.separate,
             choices=spec.choices,
             response_schema=spec.response_schema,
+            effect_preview=shortened(_text(filled["effect_preview"])),
         )
     )
 

@@ -120,6 +120,7 @@ class AskApproval(NamedTuple):
     separate: bool
     choices: tuple[Choice, ...] | None
     response_schema: dict[str, Any] | None
+    effect_preview: str
 
 
 class WithdrawApproval(NamedTuple):

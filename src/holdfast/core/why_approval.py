@@ -9,6 +9,12 @@ from holdfast.core.job import Job
 from holdfast.core.why import Finding, Reason, finding
 from holdfast.core.why_facts import ApprovalFacts
 
+_YES = {
+    Choice.APPROVE: "holdfast approval approve",
+    Choice.EDIT: "holdfast approval edit",
+    Choice.RESPOND: "holdfast approval respond",
+}
+
 
 def why_approval(facts: ApprovalFacts) -> list[Finding]:
     """Never empty."""
@@ -97,7 +103,7 @@ def awaits_approval(approval_id: str, approval: Approval | None, job: Job | None
         since=approval.created_at,
         until=approval.expires_at,
         who=f"{people}{others}",
-        then=(f"holdfast approval show {approval.id}", f"holdfast approval {a_yes} {approval.id}"),
+        then=(f"holdfast approval show {approval.id}", f"{_YES[a_yes]} {approval.id}"),
         approval=approval.id,
         rule=approval.rule,
         policy=approval.policy,

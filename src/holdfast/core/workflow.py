@@ -108,6 +108,8 @@ class ApprovalStep(AnyStep, frozen=True, kw_only=True, tag="approval"):
     """What may be said; None: approve and reject, and respond where there is a schema for it."""
     response_schema: dict[str, Any] | None = None
     """What an answer must look like. It is `response` in the step's output."""
+    effect_preview: Text = ""
+    """What a yes would do, for those who decide. A template."""
 
 
 class ConditionStep(AnyStep, frozen=True, kw_only=True, tag="condition"):

@@ -339,7 +339,7 @@ def _templates(spec: Spec) -> dict[str, Any]:
         case JobStep() | Compensation():
             return {"payload": spec.payload, "labels": spec.labels, "session": spec.session}
         case ApprovalStep():
-            return {"message": spec.message, "payload": spec.payload}
+            return {"message": spec.message, "payload": spec.payload, "effect_preview": spec.effect_preview}
         case TransformStep():
             return {"value": spec.value}
         case NotifyStep():

@@ -298,6 +298,7 @@ class RunDraft:
             run=run.id,
             step=command.step,
             arguments=msgspec.json.decode(command.payload),
+            effect_preview=command.effect_preview,
             requested_by=run.actor,
             labels=run.labels,
             now=self._now,

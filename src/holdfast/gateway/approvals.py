@@ -152,6 +152,7 @@ def approval_view(approval: Approval) -> ApprovalView:
         original=None
         if original is None
         else OriginalView(arguments=original.arguments, digest=original.digest, policy=original.policy),
+        effect_preview=approval.effect_preview,
         risk=approval.risk,
         rule=approval.rule,
         policy=approval.policy,
@@ -211,6 +212,7 @@ def interrupt_of(approval: Approval) -> Interrupt:
             "step": approval.step,
             "risk": approval.risk,
             "digest": approval.digest,
+            "effectPreview": approval.effect_preview,
             "choices": [str(choice) for choice in choices_of(approval)],
             "labels": approval.metadata,
         },
