@@ -74,8 +74,8 @@ class LockClass:
     `name` is the namespace: it labels metrics and, unless `key_prefix` says otherwise, starts
     the keys. `ttl`, `renew_every`, `wait`, `margin` and `max_hold` are seconds. `renew_every`
     defaults to a third of the ttl; 0 switches renewal off. `wait` is how long `hold` and
-    `acquire` wait for a busy lock. `local_mutex` makes tasks of one process queue among
-    themselves first and pass the lock on up to `local_passes` times, each with its own fence.
+    `acquire` wait for a busy lock. `local_mutex` makes tasks, or threads, of one process queue
+    among themselves first and pass the lock on up to `local_passes` times, each with its own fence.
     `max_hold` ends a lease however well it renews: a stuck holder is not kept alive for ever.
     `dead_man` ends the process with a traceback if it is stuck when the trust window ends.
     """
@@ -98,6 +98,8 @@ class LockClass:
     #: Derived from the above; not a parameter.
     renewal: RenewalPolicy = field(init=False, repr=False, compare=False)
     ttl_ms: int = field(init=False, repr=False, compare=False)
+    takes_turns: bool = field(init=False, repr=False, compare=False)
+    """Whether those of one process queue among themselves first."""
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -127,6 +129,7 @@ class LockClass:
                 f"use at most {self.ttl / 3:.3g} s"
             )
         set_(self, "ttl_ms", round(self.ttl * 1000))
+        set_(self, "takes_turns", self.local_mutex or self.on_store_error is OnStoreError.LOCAL)
         set_(
             self,
             "renewal",

@@ -7,7 +7,6 @@ goes through the keeper's loop, which has the wake-ups.
 from __future__ import annotations
 
 import builtins
-import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -17,11 +16,13 @@ from holdfast.locks.errors import LeaseLost, LockBusy, LockError, NotOwned, Unav
 from holdfast.locks.front import Front
 from holdfast.locks.keeper import Keeper
 from holdfast.locks.lease import Lease
+from holdfast.locks.local_queue import fences_to_reserve
 from holdfast.locks.observe import Observer
 from holdfast.locks.policy import LockClass, OnStoreError
 from holdfast.locks.port import BlockingStore, Busy, Grant, Holder, Ownership, Renewal, Standing
 from holdfast.locks.runtime import SYSTEM, Runtime, default_holder
 from holdfast.locks.stores import blocking_store, open_store
+from holdfast.locks.thread_queue import ThreadQueues
 from holdfast.locks.waiting import WaitingRoom, may_try_again
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class SyncLocks:
         self._keeper = self._front.keeper
         native = blocking_store(url, holder=who, prefix=prefix, runtime=runtime)
         self._store: BlockingStore = native or _Bridge(self._keeper)
-        self._mutexes = _Mutexes()
+        self._queues = ThreadQueues(self._give_back)
         self._errands = Errands(store, runtime)  # in the keeper's loop, as the store is
         self.override = self._front.classes.override
         self.rule = self._front.classes.rule
@@ -93,21 +94,9 @@ class SyncLocks:
         """A lease to keep by hand, renewed until `release`. Raises `LockBusy` when the budget is spent."""
         chosen, key = self._front.item(lock_class, item)
         wait_s = chosen.wait if wait is None else wait
-        if not (chosen.local_mutex or chosen.on_store_error is OnStoreError.LOCAL):
-            return self._acquire(chosen, key, wait_s)
-        started = self._runtime.now()
-        if not self._mutexes.take(key, wait_s):
-            raise LockBusy(key, waited_s=wait_s, holder="this process", retry_in_s=0.0)
-        try:
-            lease = self._acquire(chosen, key, max(0.0, wait_s - (self._runtime.now() - started)))
-        except BaseException as error:
-            fallback = self._front.fallback(chosen, key) if isinstance(error, Unavailable) else None
-            if fallback is None:
-                self._mutexes.give(key)
-                raise
-            lease = fallback
-        lease.in_turn = True
-        return lease
+        if chosen.local_mutex or chosen.on_store_error is OnStoreError.LOCAL:
+            return self._acquire_in_turn(chosen, key, wait_s)
+        return self._acquire(chosen, key, wait_s)
 
     def try_acquire(self, lock_class: LockClass | str, item: str) -> Lease | None:
         """The lease if the lock is free now, else None."""
@@ -139,12 +128,19 @@ class SyncLocks:
         already = lease.released
         try:
             self._front.releasable(lease)
-            lease.released = True
-            if not lease.fallback:
-                self._release(lease)
-        finally:
+        except LockError:
             if lease.in_turn and not already:
-                self._mutexes.give(lease.key)
+                self._queues.leave(lease.key)
+            raise
+        if not lease.in_turn:
+            lease.released = True
+            self._release(lease)
+        elif not self._queues.pass_on(lease, self._keeper.watch):
+            try:
+                if not lease.fallback:
+                    self._release(lease)
+            finally:
+                self._queues.leave(lease.key)
         self._front.released(lease)
 
     def evict(self, lock_class: LockClass | str, item: str, *, fence: int, reason: str) -> bool:
@@ -169,7 +165,29 @@ class SyncLocks:
         key = self._front.key(lock_class, item)
         return self._ask(lambda: self._keeper.store.list_history(key, limit=limit))
 
-    def _acquire(self, chosen: LockClass, key: str, wait_s: float) -> Lease:
+    def _acquire_in_turn(self, chosen: LockClass, key: str, wait_s: float) -> Lease:
+        """Queue behind this process's own threads first; whoever comes out first asks the store."""
+        started = self._runtime.now()
+        passed = self._queues.enter(key, wait_s)
+        waited_s = self._runtime.now() - started
+        if passed is not None:
+            self._front.observer.acquired(chosen, key, fence=passed.fence, waited_s=waited_s)
+            return passed
+        fences = fences_to_reserve(chosen)
+        try:
+            lease = self._acquire(chosen, key, max(0.0, wait_s - waited_s), fences=fences)
+        except BaseException as error:
+            fallback = self._front.fallback(chosen, key) if isinstance(error, Unavailable) else None
+            if fallback is None:
+                self._queues.leave(key)
+                raise
+            self._queues.reserve(key, 0)  # it has no fence to pass on
+            return fallback
+        lease.in_turn = True
+        self._queues.reserve(key, lease.fence + fences)
+        return lease
+
+    def _acquire(self, chosen: LockClass, key: str, wait_s: float, *, fences: int = 1) -> Lease:
         token = self._runtime.token()
         started = sent_at = self._runtime.now()
         deadline = started + wait_s
@@ -177,7 +195,7 @@ class SyncLocks:
         in_doubt = False
         try:
             try:
-                reply = self._store.acquire(key, token, ttl_ms=chosen.ttl_ms)
+                reply = self._store.acquire(key, token, ttl_ms=chosen.ttl_ms, fences=fences)
             except Unavailable as error:
                 if not may_try_again(self._runtime.now(), deadline):
                     raise
@@ -188,7 +206,7 @@ class SyncLocks:
                 # with the queue. That is on another connection: nothing is to be waited for first.
                 left_s = max(0.0, deadline - now)
                 reply, sent_at, _ = self._ask(
-                    lambda: self._room.acquire(chosen, key, token, wait_s=left_s, in_doubt=in_doubt)
+                    lambda: self._room.acquire(chosen, key, token, wait_s=left_s, fences=fences, in_doubt=in_doubt)
                 )
         except BaseException as error:
             self._front.gave_up(chosen, key, error)
@@ -211,6 +229,10 @@ class SyncLocks:
             if not owned:
                 raise self._front.not_released(lease)
 
+    def _give_back(self, lease: Lease) -> None:
+        with suppress(LockError):  # lost in the meantime: there is nothing to give back
+            self.release(lease)
+
     def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
         return cast("T", self._keeper.run_blocking(call))
 
@@ -227,8 +249,15 @@ class SyncHold:
         self._wait = wait
 
     def __enter__(self) -> Lease:
-        self._lease = self._locks.acquire(self._lock_class, self._item, wait=self._wait)
-        return self._lease
+        lease = self._lease = self._locks.acquire(self._lock_class, self._item, wait=self._wait)
+        if lease.in_turn:
+            try:
+                lease.check()  # passed on, and lost before this thread ran: no lock, no body
+            except LeaseLost:
+                with suppress(LockError):
+                    self._locks.release(lease)
+                raise
+        return lease
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         lease = self._lease
@@ -247,33 +276,6 @@ class SyncHold:
         except (NotOwned, LeaseLost):
             if not lease.carries_on and error is None:
                 raise
-
-
-class _Mutexes:
-    """A mutex per key in use, for classes whose threads take turns before they ask the store."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._used: dict[str, tuple[threading.Lock, int]] = {}
-
-    def take(self, key: str, wait_s: float) -> bool:
-        with self._guard:
-            mutex, users = self._used.get(key) or (threading.Lock(), 0)
-            self._used[key] = mutex, users + 1
-        taken = mutex.acquire(timeout=wait_s)
-        if not taken:
-            self._forget(key)
-        return taken
-
-    def give(self, key: str) -> None:
-        self._used[key][0].release()
-        self._forget(key)
-
-    def _forget(self, key: str) -> None:
-        with self._guard:
-            mutex, users = self._used.pop(key)
-            if users > 1:
-                self._used[key] = mutex, users - 1
 
 
 class _Bridge:
