@@ -50,7 +50,7 @@ from holdfast.stores.dispatchable import without
 from holdfast.stores.retention import LOOSE, RECORDS, Found
 from holdfast.stores.sqlite_file import PlanePart, open_reader, translated
 from holdfast.stores.sqlite_jobs import SqliteLedger
-from holdfast.stores.sqlite_reads import Reads, Turns
+from holdfast.stores.sqlite_reads import Reads, Turns, in_one_snapshot
 from holdfast.stores.sqlite_sessions import list_session
 from holdfast.stores.transactions import transact
 
@@ -115,13 +115,13 @@ class SqliteStore:
         return await self._write(lambda ledger: ledger.submit(submissions, self._topic_of))
 
     async def get_job(self, tenant: Tenant, job_id: JobId) -> Job:
-        job = await self._read(lambda reads: reads.find_job(job_id))
+        job = await self._read(lambda reads: reads.find_job(job_id), single=True)
         if job is None or job.tenant != tenant:
             raise NotFound(f"no job {job_id}")
         return job
 
     async def find_jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
-        return await self._read(lambda reads: reads.find_jobs(ids))
+        return await self._read(lambda reads: reads.find_jobs(ids), single=True)
 
     async def list_jobs(self, tenant: Tenant, wanted: JobFilter, *, before: JobId | None, limit: int) -> list[Job]:
         return await self._scan(lambda reads: reads.list_jobs(tenant, wanted, before, limit))
@@ -190,13 +190,15 @@ class SqliteStore:
     # -- records -----------------------------------------------------------------------------------
 
     async def get_record(self, kind: Kind, tenant: Tenant, record_id: str) -> Record:
-        record = await self._read(lambda reads: records.find(reads.execute, kind, tenant, record_id))
+        record = await self._read(lambda reads: records.find(reads.execute, kind, tenant, record_id), single=True)
         if record is None:
             raise NotFound(f"no {kind} {record_id}")
         return record
 
     async def find_records(self, kind: Kind, tenant: Tenant, ids: Sequence[str]) -> list[Record | None]:
-        return await self._read(lambda reads: [records.find(reads.execute, kind, tenant, one) for one in ids])
+        return await self._read(
+            lambda reads: [records.find(reads.execute, kind, tenant, one) for one in ids], single=len(ids) == 1
+        )
 
     async def list_records(
         self,
@@ -220,7 +222,7 @@ class SqliteStore:
         return await self._read(lambda reads: records.count(reads.execute, kind, tenant, states))
 
     async def list_due(self, kind: Kind, *, limit: int) -> list[Record]:
-        return await self._read(lambda reads: records.list_due(reads.execute, kind, self.now(), limit))
+        return await self._read(lambda reads: records.list_due(reads.execute, kind, self.now(), limit), single=True)
 
     # -- effects -----------------------------------------------------------------------------------
 
@@ -305,7 +307,7 @@ class SqliteStore:
     # -- for the bus in the store ------------------------------------------------------------------
 
     async def list_deliveries(self, worker: str, *, limit: int) -> list[Delivery]:
-        return await self._read(lambda reads: reads.list_deliveries(worker, limit))
+        return await self._read(lambda reads: reads.list_deliveries(worker, limit), single=True)
 
     async def list_outbox(self, *, limit: int) -> list[Delivery]:
         return await self._read(lambda reads: reads.list_outbox(limit))
@@ -355,11 +357,12 @@ class SqliteStore:
             raise translated(error) from error
         return answer
 
-    async def _read(self, question: Callable[[Reads], T]) -> T:
-        """For what an index answers at once: asked in place, which is cheaper than asking another thread."""
+    async def _read(self, question: Callable[[Reads], T], *, single: bool = False) -> T:
+        """For what an index answers at once: asked in place, which is cheaper than asking another thread.
+        `single` is a question of one statement."""
         if self._reader is None:
             return await self._read_in_memory(question)
-        return self._answer(self._reader, question)
+        return self._answer(self._reader, question, single=single)
 
     async def _scan(self, question: Callable[[Reads], T]) -> T:
         """For what may have to look at many rows: the loop does not wait for it."""
@@ -374,13 +377,9 @@ class SqliteStore:
 
         return await asyncio.get_running_loop().run_in_executor(None, scan, self._scanner)
 
-    def _answer(self, connection: apsw.Connection, question: Callable[[Reads], T]) -> T:
+    def _answer(self, connection: apsw.Connection, question: Callable[[Reads], T], *, single: bool = False) -> T:
         try:
-            connection.execute("BEGIN")
-            try:
-                return question(Reads(connection))
-            finally:
-                connection.execute("COMMIT")
+            return question(Reads(connection)) if single else in_one_snapshot(connection, question)
         except apsw.Error as error:
             raise translated(self._part.writer.typed(error)) from error
 

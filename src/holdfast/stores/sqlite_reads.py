@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.core.effect import Effect, EffectPlace
 from holdfast.core.job import PARKED_UNTIL, Job, JobId, Tenant
@@ -16,6 +16,8 @@ from holdfast.stores.sqlite_rows import SELECT_BARE_JOB, SELECT_EFFECT, SELECT_E
 
 if TYPE_CHECKING:
     import apsw
+
+T = TypeVar("T")
 
 _LIVE = ("INDEXED BY holdfast_jobs_live", "look_at IS NOT NULL")
 _UNDECIDED = ("INDEXED BY holdfast_jobs_undecided", "state IN ('PENDING', 'APPROVAL_REQUIRED')")
@@ -48,6 +50,15 @@ class Turns:
 
     def __init__(self) -> None:
         self.last: dict[int, str] = {}
+
+
+def in_one_snapshot(connection: apsw.Connection, question: Callable[[Reads], T]) -> T:
+    """What several statements say of one moment. For a single one that is nothing but two more."""
+    connection.execute("BEGIN")
+    try:
+        return question(Reads(connection))
+    finally:
+        connection.execute("COMMIT")
 
 
 class Reads:
