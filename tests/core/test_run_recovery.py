@@ -57,7 +57,10 @@ def test_every_step_has_an_action_at_every_time(
 
 @pytest.mark.parametrize("state", [state for state in RunState if state not in RUN_TERMINAL])
 def test_no_live_run_is_forgotten(state: RunState) -> None:
-    assert recover_run(a_run(state=state, due=5.0), now=5.0).remedy is RunRemedy.LOOK
+    wanted = RunRemedy.TAKE_TURN if state is RunState.QUEUED else RunRemedy.LOOK
+
+    assert recover_run(a_run(state=state, due=5.0), now=5.0).remedy is wanted
+    assert recover_run(a_run(state=state, due=None), now=5.0).remedy is wanted
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,11 @@ from typing import Any
 import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
 
-from flow.run_stage import runs_staged
 from flow.stage import ACME, Stage, staged
 from holdfast.core.job import Job, Tenant
-from holdfast.core.run import RunState
 from holdfast.core.states import State
 from holdfast.errors import KeyReused, SessionBusy
 from holdfast.flow.record import End
-from holdfast.flow.runs import RunOrder
 from holdfast.flow.session import SessionPolicy
 
 CHAT = "chat-1"
@@ -193,53 +190,3 @@ async def test_actor_is_kept(runtime: VirtualRuntime) -> None:
         job = await stage.submit(actor="ana")
 
         assert (await stage.job(job.id)).actor == "ana"
-
-
-# -- runs ------------------------------------------------------------------------------------------------
-
-BOOKING = {
-    "name": "booking",
-    "steps": [
-        {"id": "s1", "kind": "job", "topic": "book", "compensate": {"topic": "unbook"}},
-        {"id": "s2", "kind": "job", "topic": "pay", "depends_on": ["s1"]},
-    ],
-}
-
-
-@pytest.mark.parametrize(
-    ("policy", "first_ends"),
-    [(SessionPolicy.INTERRUPT, RunState.CANCELLED), (SessionPolicy.ROLLBACK, RunState.COMPENSATING)],
-)
-@on_virtual_time
-async def test_newer_run_stops_the_others_of_its_session(
-    runtime: VirtualRuntime, policy: SessionPolicy, first_ends: RunState
-) -> None:
-    async with runs_staged(runtime) as staged:
-        first = await staged.start(BOOKING, session=CHAT)
-        await staged.do(first.id, "s1")
-        await staged.first.tick()
-        other = (await staged.order("booking", session="another")).run
-        newer = (await staged.order("booking", session=CHAT, session_policy=policy)).run
-        for _ in range(2):  # it hears of the wish, then of the end of its job
-            await staged.first.tick()
-
-        states = [(await staged.run(run.id)).state for run in (first, other, newer)]
-        assert states == [first_ends, RunState.RUNNING, RunState.RUNNING]
-
-
-@on_virtual_time
-async def test_of_two_runs_that_reject_others_one_is_started(runtime: VirtualRuntime) -> None:
-    async with runs_staged(runtime) as staged:
-        await staged.apply(BOOKING)
-        _, replica = await staged.another("E2")
-        order = RunOrder(tenant=ACME, workflow="booking", session=CHAT, session_policy=SessionPolicy.REJECT)
-        answers = await asyncio.gather(
-            *(runs.start(order) for runs in (staged.first.runs, replica.runs) for _ in range(3)), return_exceptions=True
-        )
-        [started] = [answer for answer in answers if not isinstance(answer, BaseException)]
-        busy = [answer for answer in answers if isinstance(answer, SessionBusy)]
-        assert len(busy) == 5
-        assert all(started.run.id in str(error) for error in busy)
-
-        await staged.first.runs.cancel(ACME, started.run.id, by="", reason="", compensate=False)
-        assert (await staged.first.runs.start(order)).run.state is RunState.RUNNING

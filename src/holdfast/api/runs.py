@@ -21,7 +21,7 @@ class StartRun(Request, kw_only=True):
     input: Any = None
     labels: Labels = {}
     session: Annotated[str, Meta(max_length=128)] = ""
-    """Its jobs are run one after the other with those of the same session."""
+    """Of its runs one is at work at a time, in the order they came; and so it is with their jobs."""
     session_policy: Annotated[str, Meta(pattern=r"^(enqueue|reject|interrupt|rollback)$(?!\n)")] = "enqueue"
     """What to do about the session's runs that have not ended."""
 
@@ -39,7 +39,7 @@ class RunView(Reply, kw_only=True):
     actor: str
     session: str
     held: dict[str, Any] | None
-    """The limit that its steps wait for: `code`, `message`, `since`. None if none."""
+    """What its steps wait for, if that is its session or a limit: `code`, `message`, `since`. None if nothing of the kind."""
     parent_run: str
     """The run of which this is a step; empty if none."""
     parent_step: str

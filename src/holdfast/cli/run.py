@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from holdfast.api.runs import RunView
 
-_STATES = ("running", "paused", "cancelling", "compensating", "succeeded", "failed", "cancelled", "timeout")
+_STATES = ("queued", "running", "paused", "cancelling", "compensating", "succeeded", "failed", "cancelled", "timeout")
 _LINE = [text("id"), text("workflow"), text("revision"), text("state"), moment("since")]
 _STEP = [text("name"), text("kind"), text("state"), text("attempt"), text("ref"), json_value("error")]
 _PLANNED = [text("id"), text("kind"), text("prospect"), json_value("case"), json_value("items"), text("why")]
@@ -35,7 +35,7 @@ def run() -> None:
 @click.option("--input", "given", type=Json(), metavar="JSON", help="The document itself, @FILE, or - for stdin.")
 @click.option("--revision", type=click.IntRange(min=1), help="Of the workflow.  [default: the newest]")
 @click.option("--key", metavar="TEXT", help="Idempotency key: the same order again gives the same run.")
-@click.option("--session", default="", metavar="TEXT", help="Its jobs wait for those of the same session.")
+@click.option("--session", default="", metavar="TEXT", help="It begins when the runs of the same session have ended.")
 @click.option("--session-policy", type=click.Choice(["enqueue", "reject", "interrupt", "rollback"]),
               default="enqueue", help="What to do about its runs that have not ended.  [default: enqueue]")  # fmt: skip
 @with_labels("Something to find it by.")
@@ -215,7 +215,7 @@ def _columns(row: dict[str, Any]) -> Iterator[Column]:
             yield text(name)
     if row["deadline"] is not None:
         yield moment("deadline")
-    for name in ("labels", "input", "output", "error"):
+    for name in ("held", "labels", "input", "output", "error"):
         if row[name] not in (None, {}):
             yield json_value(name, width=200)
     yield from (text("version"), text("fence"))

@@ -14,7 +14,7 @@ from msgspec import Raw
 from holdfast.core.run import Run, RunState, Step, StepState
 from holdfast.core.run_follow import follow
 from holdfast.core.run_hear import hear, refusal
-from holdfast.core.run_start import begin_step
+from holdfast.core.run_start import begin_step, deadline_of
 from holdfast.core.run_turn import Turn, Unread, is_part
 from holdfast.core.run_words import (
     Advance,
@@ -27,6 +27,7 @@ from holdfast.core.run_words import (
     RerunAsked,
     ResumeAsked,
     Room,
+    TurnCame,
 )
 from holdfast.core.workflow import ForEachStep
 from holdfast.core.workflow_graph import UNDO, Graph, owner_of
@@ -35,19 +36,17 @@ __all__ = ["advance", "begin", "needed", "refusal"]
 
 
 def begin(graph: Graph, new: NewRun, *, now: float, draw: Draw, room: Room) -> Advance:
-    """A new run, with all that does not wait for anything begun."""
-    timeout_s = graph.definition.timeout_s
-    limits = (new.deadline, None if timeout_s is None else now + timeout_s)
+    """A new run, with all that does not wait for anything begun; of one that is queued, as soon as its turn comes."""
     run = Run(
         id=new.id,
         tenant=new.tenant,
         workflow=graph.definition.name,
         revision=new.revision,
-        state=RunState.RUNNING,
+        state=RunState.QUEUED if new.queued else RunState.RUNNING,
         since=now,
         created_at=now,
         input=Raw(msgspec.json.encode(new.input)),
-        deadline=min((time for time in limits if time is not None), default=None),
+        deadline=new.deadline,
         actor=new.actor,
         session=new.session,
         labels=new.labels,
@@ -56,10 +55,10 @@ def begin(graph: Graph, new: NewRun, *, now: float, draw: Draw, room: Room) -> A
         depth=new.depth,
     )
     turn = Turn(graph, run, {}, outline={}, now=now, draw=draw, room=room)
-    turn.change_run(open=len(graph.nodes))
+    turn.change_run(open=len(graph.nodes), deadline=deadline_of(turn))
     turn.note("run.started", workflow=run.workflow, revision=run.revision, by=run.actor)
     for name, node in graph.nodes.items():
-        if not node.waits_for and turn.may_begin:
+        if not node.waits_for:
             begin_step(turn, turn.new_step(name, StepState.WAITING))
     follow(turn)
     return turn.answer()
@@ -97,7 +96,7 @@ def needed(graph: Graph, run: Run, happenings: Iterable[Happening]) -> Needed:
     for happening in happenings:
         if isinstance(happening, CancelAsked | ResumeAsked | RerunAsked):
             return Needed(outline=True)
-        if isinstance(happening, PauseAsked) or not happening.step:
+        if isinstance(happening, PauseAsked | TurnCame) or not happening.step:
             continue
         names.add(happening.step)
         if happening.step.endswith(UNDO):

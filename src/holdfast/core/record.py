@@ -27,12 +27,13 @@ class Kind(StrEnum):
     """A step of a run, or one item of a step that fans out; `core.run`. Its parent is the run."""
     RESULT = "result"
     """Something that a run waits for has ended, and the run does not know yet. Its parent is the run, its
-    id that of what has ended, its state says what that is: job, approval or run. Due at once. Of a job it is
+    id that of what has ended, its state says what that is; `core.run_result`. Due at once. Of a job it is
     written by the store, together with the job's last change."""
     KEY = "key"
     """An idempotency key that a run was started with. Its parent is the run."""
     SESSION = "session"
-    """The live runs of a session; `flow.run_session`. Its parent is the newest of them."""
+    """The runs of a session that have not ended, in the order they came; `core.run_session`. Its parent is the
+    newest of them, or the one that ended last."""
     SCHEDULE = "schedule"
     """When something is to be submitted again and again; `core.schedule`."""
     WEBHOOK = "webhook"

@@ -30,6 +30,8 @@ NULL = Raw(b"null")
 
 
 class RunState(StrEnum):
+    QUEUED = "queued"
+    """Runs of its session that came before it have not ended: nothing of it begins."""
     RUNNING = "running"
     PAUSED = "paused"
     """What has begun goes on; nothing else begins."""
@@ -74,14 +76,14 @@ STEP_TERMINAL = frozenset(
 
 
 class Held(Struct, frozen=True, kw_only=True):
-    """A limit that a run has met. It goes on by itself: see `again`."""
+    """A limit that a run has met, or a turn that it waits for. It goes on by itself."""
 
     code: str
     message: str
     since: float
 
     def again(self, now: float) -> float:
-        """When to look whether there is room by now: soon at first, and more and more seldom."""
+        """When to look whether there is room by now, of a limit: soon at first, and more and more seldom."""
         return now + min(max(HELD_S_MIN, now - self.since), HELD_S_MAX)
 
 
@@ -130,7 +132,7 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
     undo: str = ""
     """The step that is to be undone first; it names the one before it."""
     held: Held | None = None
-    """Why its READY steps wait, where that is a limit of the tenant's."""
+    """Why its READY steps wait, where that is its session or a limit of the tenant's."""
     undone_badly: int = 0
     """Compensations that failed: a person has to look."""
 

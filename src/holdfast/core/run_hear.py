@@ -9,7 +9,7 @@ import msgspec
 from holdfast.core.retry import Backoff
 from holdfast.core.run import Run, RunState, Step, StepState
 from holdfast.core.run_rerun import rerun
-from holdfast.core.run_start import begin_step, start
+from holdfast.core.run_start import begin_step, deadline_of, start
 from holdfast.core.run_stop import give_up, stop
 from holdfast.core.run_turn import Error, Turn
 from holdfast.core.run_words import (
@@ -23,6 +23,7 @@ from holdfast.core.run_words import (
     RerunAsked,
     ResumeAsked,
     TimerDue,
+    TurnCame,
 )
 from holdfast.core.states import State
 from holdfast.core.workflow_graph import UNDO, Graph
@@ -43,6 +44,8 @@ def hear(turn: Turn, happening: Happening) -> None:
             _hear_post(turn, happening)
         case TimerDue():
             _hear_timer(turn, happening.step)
+        case TurnCame():
+            _hear_turn(turn, happening)
         case CancelAsked() | PauseAsked() | ResumeAsked() | RerunAsked():
             if not refusal(turn.graph, turn.run, happening):
                 _obey(turn, happening)
@@ -62,7 +65,7 @@ def _obey(turn: Turn, asked: CancelAsked | PauseAsked | ResumeAsked | RerunAsked
             turn.change_run(state=RunState.RUNNING, since=turn.now)
             turn.note("run.resumed", by=asked.by)
         case RerunAsked():
-            rerun(turn, asked.step, by=asked.by)
+            rerun(turn, asked.step, by=asked.by, queued=asked.queued)
         case never:
             assert_never(never)
 
@@ -70,8 +73,8 @@ def _obey(turn: Turn, asked: CancelAsked | PauseAsked | ResumeAsked | RerunAsked
 def refusal(graph: Graph, run: Run, happening: Happening) -> str:
     """Why the run cannot be asked for that now; empty: it can. `advance` ignores what is refused."""
     match happening:
-        case CancelAsked() if run.state not in (RunState.RUNNING, RunState.PAUSED):
-            return f"run {run.id} is {run.state}; only one that is running or paused can be cancelled"
+        case CancelAsked() if run.state not in (RunState.QUEUED, RunState.RUNNING, RunState.PAUSED):
+            return f"run {run.id} is {run.state}; only one that is queued, running or paused can be cancelled"
         case PauseAsked() if run.state is not RunState.RUNNING:
             return f"run {run.id} is {run.state}; only one that is running can be paused"
         case ResumeAsked() if run.state is not RunState.PAUSED:
@@ -151,6 +154,13 @@ def _fail(turn: Turn, step: Step, error: Error, *, final: bool) -> None:
     wake = turn.now + Backoff(first_s=retry.first_s, cap_s=retry.cap_s).delay(step.tries, chance)
     turn.move(step, StepState.RETRYING, wake=wake, error=error)
     turn.note("step.retrying", step=step.name, attempt=step.attempt, code=error.get("code", ""), until=wake)
+
+
+def _hear_turn(turn: Turn, came: TurnCame) -> None:
+    if turn.run.state is RunState.QUEUED and came.generation == turn.run.generation:
+        turn.change_run(state=RunState.RUNNING, since=turn.now)
+        turn.change_run(deadline=deadline_of(turn))
+        turn.note("run.begun")
 
 
 def _hear_timer(turn: Turn, name: str) -> None:

@@ -20,6 +20,8 @@ class RunRemedy(StrEnum):
     """Tell the run `TimerDue`: of the step, or its own."""
     GO_ON = "go_on"
     """Tell the run `TimerDue`: it is held up by a limit, and there may be room by now."""
+    TAKE_TURN = "take_turn"
+    """Look into its session: if nobody is ahead of it any more, tell the run `TurnCame`."""
     LOOK = "look"
     """Apply `recover_step` to each of its steps that has not ended, then tell it `TimerDue`."""
     ASK = "ask"
@@ -38,6 +40,11 @@ NOTHING = RunAction(RunRemedy.NOTHING)
 def recover_run(run: Run, *, now: float) -> RunAction:
     """What to do about the run now."""
     match run.state:
+        case RunState.QUEUED:
+            if run.deadline is not None and now >= run.deadline:
+                return RunAction(RunRemedy.FIRE, "deadline-passed")
+            is_due = run.due is None or now >= run.due
+            return RunAction(RunRemedy.TAKE_TURN, "turn-may-have-come") if is_due else NOTHING
         case RunState.RUNNING | RunState.PAUSED:
             if run.deadline is not None and now >= run.deadline:
                 return RunAction(RunRemedy.FIRE, "deadline-passed")

@@ -6,14 +6,14 @@ from msgspec.structs import replace
 
 from holdfast.core.run import NULL, Fan, RunState, Step, StepState
 from holdfast.core.run_follow import is_met
-from holdfast.core.run_start import begin_step
+from holdfast.core.run_start import begin_step, deadline_of
 from holdfast.core.run_turn import Turn, is_part
 from holdfast.core.workflow_graph import UNDO, Graph, owner_of
 
 _KEPT = (StepState.SUCCEEDED, StepState.SKIPPED)
 
 
-def rerun(turn: Turn, name: str, *, by: str) -> None:
+def rerun(turn: Turn, name: str, *, by: str, queued: bool = False) -> None:
     """The run must have ended. What did not end well, and what was undone, is done again as well:
     the run could not end otherwise."""
     steps = {step.name: step for step in turn.every_step() if not step.name.endswith(UNDO)}
@@ -24,7 +24,7 @@ def rerun(turn: Turn, name: str, *, by: str) -> None:
             highest[owner_of(step.name)] = max(highest.get(owner_of(step.name), 0), step.attempt)
             turn.remove(step)
     turn.change_run(
-        state=RunState.RUNNING,
+        state=RunState.QUEUED if queued else RunState.RUNNING,
         since=turn.now,
         output=NULL,
         error=None,
@@ -32,9 +32,10 @@ def rerun(turn: Turn, name: str, *, by: str) -> None:
         undone_badly=0,
         generation=turn.run.generation + 1,
         open=len(again),
-        deadline=_deadline(turn),
+        deadline=None,
         undo="",
     )
+    turn.change_run(deadline=deadline_of(turn))
     turn.note("run.rerun", step=name, by=by, generation=turn.run.generation, steps=len(again))
     _stack_undo(turn, [step for step in steps.values() if owner_of(step.name) not in again])
     begins = [
@@ -90,8 +91,3 @@ def _stack_undo(turn: Turn, kept: list[Step]) -> None:
     for name, undo in moved.items():
         turn.put(replace(turn.get(name), undo=undo))
     turn.change_run(undo=before)
-
-
-def _deadline(turn: Turn) -> float | None:
-    timeout_s = turn.graph.definition.timeout_s
-    return None if timeout_s is None else turn.now + timeout_s

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.core.job import Job
 from holdfast.core.record import Record
 from holdfast.core.run import RunState
-from holdfast.core.run_words import ApprovalDecided, CancelAsked, ChildRunEnded, Happening, JobEnded
+from holdfast.core.run_words import ApprovalDecided, CancelAsked, ChildRunEnded, Happening, JobEnded, TurnCame
 
 
 class About(StrEnum):
@@ -22,6 +22,8 @@ class About(StrEnum):
     JOB = "job"
     APPROVAL = "approval"
     RUN = "run"
+    TURN = "turn"
+    """The last run of its session that was ahead of it has ended."""
     CANCEL = "cancel"
     STOP = "stop"
     """Not for the run itself: jobs of its are to be stopped, by whoever finds this."""
@@ -44,8 +46,14 @@ class ChildResult(msgspec.Struct, frozen=True):
     error: dict[str, Any] | None
 
 
+class TurnWord(msgspec.Struct, frozen=True):
+    """The body of the result that a run leaves for the next one of its session."""
+
+    generation: int
+
+
 class CancelWish(msgspec.Struct, frozen=True):
-    """The body of the result that a run leaves for a run within it that is to stop."""
+    """The body of the result that a run leaves for one that is to stop: within it, or of its session."""
 
     by: str
     reason: str
@@ -81,6 +89,8 @@ def happening_of(record: Record, job: Job | None) -> Happening | None:
         case About.RUN:
             ended = msgspec.json.decode(record.body, type=ChildResult)
             return ChildRunEnded(ended.step, record.id, ended.state, bytes(ended.output), ended.error)
+        case About.TURN:
+            return TurnCame(msgspec.json.decode(record.body, type=TurnWord).generation)
         case About.CANCEL:
             wish = msgspec.json.decode(record.body, type=CancelWish)
             return CancelAsked(wish.by, wish.reason, wish.compensate)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.core.expression import ExpressionFailed
 from holdfast.core.preview import shortened
-from holdfast.core.run import Fan, Step, StepState
+from holdfast.core.run import Fan, RunState, Step, StepState
 from holdfast.core.run_turn import SLOTTED, Turn, kind_of
 from holdfast.core.run_words import AskApproval, Notify, StartRun, SubmitJob
 from holdfast.core.workflow import (
@@ -42,6 +42,13 @@ def begin_step(turn: Turn, step: Step) -> None:
         turn.push_ready(step)
         return
     start(turn, step)
+
+
+def deadline_of(turn: Turn) -> float | None:
+    """When the run that begins now, or may not begin yet, is to have ended: its own time counts from its turn on."""
+    timeout_s = None if turn.run.state is RunState.QUEUED else turn.graph.definition.timeout_s
+    limits = (turn.run.deadline, None if timeout_s is None else turn.now + timeout_s)
+    return min((time for time in limits if time is not None), default=None)
 
 
 def start(turn: Turn, step: Step) -> None:

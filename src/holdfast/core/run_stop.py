@@ -52,7 +52,7 @@ def stop_parts(turn: Turn, step: Step, reason: str) -> None:
 
 def give_up(turn: Turn, ending: RunState, error: Error, *, undoes: bool, **detail: Any) -> None:
     """Begin to end the run, if it is not ending already."""
-    if turn.run.state not in (RunState.RUNNING, RunState.PAUSED):
+    if turn.run.state not in (RunState.QUEUED, RunState.RUNNING, RunState.PAUSED):
         return
     live = turn.unended([step.name for step in turn.every_step()])
     turn.change_run(

@@ -24,6 +24,7 @@ SLOTTED = frozenset({"job", "workflow", "notify"})
 """Kinds that count as active: something outside of the run is at work for them."""
 TOO_MANY_JOBS = "too-many-jobs"
 TOO_MANY_RUNS = "too-many-runs"
+SESSION_BUSY = "session-busy"
 OUTLINED_FROM = 16
 """Steps: with more of them it is cheaper to ask for an outline of all than to read each."""
 _AT_WORK = (StepState.RUNNING, StepState.STOPPING)
@@ -81,7 +82,9 @@ class Turn:
         changed = bool(self._changed or self.removed or self.run is not self._before)
         if changed:
             held = self._hold()
-            looks = (self.now + LOOK_S, self.run.deadline, held.again(self.now) if held else None)
+            # There may be room at any time. A turn is told of.
+            again = held.again(self.now) if held and held.code != SESSION_BUSY else None
+            looks = (self.now + LOOK_S, self.run.deadline, again)
             limit = min(time for time in looks if time is not None)
             self.change_run(due=None if self.run.is_terminal else limit)
         return Advance(
@@ -89,14 +92,17 @@ class Turn:
         )
 
     def _hold(self) -> Held | None:
-        """Say of the run whether a limit holds it up, and since when."""
+        """Say of the run whether its session or a limit holds it up, and since when."""
         before = self.run.held
-        if self._held is None or not self.run.head or self.run.state is not RunState.RUNNING:
+        why = self._held if self.run.head and self.run.state is RunState.RUNNING else None
+        if self.run.state is RunState.QUEUED:
+            why = SESSION_BUSY, f"runs of session {self.run.session!r} that came before it have not ended"
+        if why is None:
             held = None
-        elif before is not None and before.code == self._held[0]:
+        elif before is not None and before.code == why[0]:
             held = before
         else:
-            held = Held(code=self._held[0], message=self._held[1], since=self.now)
+            held = Held(code=why[0], message=why[1], since=self.now)
             self.note("run.held", code=held.code, reason=held.message)
         if held is not before:
             self.change_run(held=held)

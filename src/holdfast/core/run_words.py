@@ -51,6 +51,13 @@ class TimerDue(NamedTuple):
     """Empty: the run's own."""
 
 
+class TurnCame(NamedTuple):
+    """No run of its session is ahead of it any more."""
+
+    generation: int
+    """Of the run when it began to wait: run again since, it waits anew, and this is an echo."""
+
+
 class CancelAsked(NamedTuple):
     by: str = ""
     reason: str = ""
@@ -69,6 +76,8 @@ class ResumeAsked(NamedTuple):
 class RerunAsked(NamedTuple):
     step: str
     by: str = ""
+    queued: bool = False
+    """Its session has others: it begins when its turn comes."""
 
 
 Happening = (
@@ -77,6 +86,7 @@ Happening = (
     | ChildRunEnded
     | NotifySent
     | TimerDue
+    | TurnCame
     | CancelAsked
     | PauseAsked
     | ResumeAsked
@@ -225,6 +235,8 @@ class NewRun(Struct, frozen=True, kw_only=True):
     """As `Graph.bind_input` returned it."""
     actor: str = ""
     session: str = ""
+    queued: bool = False
+    """Its session has others: it begins when its turn comes."""
     labels: dict[str, str] = {}
     parent_run: str = ""
     parent_step: str = ""

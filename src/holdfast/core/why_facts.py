@@ -91,6 +91,10 @@ class RunFacts:
     max_parallel: int | None = None
     unheard_since: float | None = None
     """Something that it waits for has ended since then, and nobody has told it."""
+    ahead: Sequence[str] = ()
+    """Runs of its session that come first, the next to end before all others."""
+    ahead_cause: Finding | None = None
+    """Why the first of them is where it is."""
     paused_by: str = ""
     pause_reason: str = ""
     lock: Holder | None = None

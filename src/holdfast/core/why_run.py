@@ -18,6 +18,8 @@ def why_run(facts: RunFacts) -> list[Finding]:
     match facts.run.state:
         case RunState.SUCCEEDED | RunState.FAILED | RunState.CANCELLED | RunState.TIMEOUT:
             return ranked([_ended(facts.run), *_undone_badly(facts.run)])
+        case RunState.QUEUED:
+            found = _queued(facts)
         case RunState.RUNNING:
             found = _under_way(facts)
         case RunState.PAUSED:
@@ -95,6 +97,27 @@ def _not_begun(facts: RunFacts, step: Step) -> Finding:
         step=step.name,
         state=step.state.value,
     )
+
+
+def _queued(facts: RunFacts) -> list[Finding]:
+    if not facts.ahead:
+        return []
+    run, first, cause = facts.run, facts.ahead[0], facts.ahead_cause
+    others = f", and {len(facts.ahead) - 1} more" if len(facts.ahead) > 1 else ""
+    because = "" if cause is None else f"; of {first}: {cause.summary}"
+    return [
+        finding(
+            Reason.SESSION_BUSY,
+            f"run {first} of session {run.session!r} comes first{others}{because}",
+            since=run.since,
+            who="" if cause is None else cause.who,
+            then=(f"holdfast why run {first}", *(() if cause is None else cause.then)),
+            session=run.session,
+            ahead=len(facts.ahead),
+            waits_for=first,
+            because=None if cause is None else cause.reason.value,
+        )
+    ]
 
 
 def _paused(facts: RunFacts) -> Finding:

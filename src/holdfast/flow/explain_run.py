@@ -15,6 +15,7 @@ from holdfast.core.why_run import why_run
 from holdfast.errors import NotFound
 from holdfast.flow.explain import EVENTS_MAX, EVENTS_PAGE, Explainer, Explanation
 from holdfast.flow.kept_locks import RUN
+from holdfast.flow.run_session import find_session
 from holdfast.flow.workflows import Workflows
 from holdfast.locks import Locks
 from holdfast.ports import JobEvent, Store
@@ -57,6 +58,8 @@ class RunExplainer:
     async def _facts(self, run: Run, *, depth: int) -> RunFacts:
         if run.is_terminal:
             return RunFacts(run=run, now=self._store.now())
+        if run.state is RunState.QUEUED:
+            return await self._queued_facts(run, depth=depth)
         steps: list[StepFacts] = []
         for state in UNENDED:
             found = await self._store.list_records(Kind.STEP, run.tenant, state=state, parent=run.id, limit=STEPS_MAX)
@@ -79,6 +82,19 @@ class RunExplainer:
             pause_reason=str(paused.get("reason", "")),
             lock=holder,
             is_holder_gone=holder is not None and self._is_gone(holder.holder),
+        )
+
+    async def _queued_facts(self, run: Run, *, depth: int) -> RunFacts:
+        """Of a run whose turn has not come: only who is ahead of it matters."""
+        ahead = [seat.run for seat in (await find_session(run.tenant, run.session, store=self._store)).ahead_of(run)]
+        unheard = await self._store.list_records(Kind.RESULT, run.tenant, parent=run.id, limit=STEPS_MAX)
+        first = await self._find(run.tenant, ahead[0]) if ahead and depth < DEPTH_MAX else None
+        return RunFacts(
+            run=run,
+            now=self._store.now(),
+            unheard_since=min((record.created_at for record in unheard), default=None),
+            ahead=ahead,
+            ahead_cause=None if first is None else why_run(await self._facts(first, depth=depth + 1))[0],
         )
 
     async def _cause(self, step: Step, depth: int) -> Finding | None:

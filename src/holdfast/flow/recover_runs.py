@@ -15,8 +15,9 @@ from holdfast.core.job import JobId
 from holdfast.core.record import Kind, Record
 from holdfast.core.run import Run, Step, run_of, step_of
 from holdfast.core.run_recovery import RunRemedy, lost, recover_run, recover_step
-from holdfast.core.run_words import ApprovalDecided, ChildRunEnded, Happening, JobEnded, NotifySent, TimerDue
+from holdfast.core.run_words import ApprovalDecided, ChildRunEnded, Happening, JobEnded, NotifySent, TimerDue, TurnCame
 from holdfast.flow.advance import Advancer, Turn, TurnEnd
+from holdfast.flow.run_session import may_begin
 from holdfast.ports import Store
 from holdfast.telemetry import Telemetry
 
@@ -35,7 +36,11 @@ async def recover_runs(
         action = recover_run(run, now=now)
         if action.remedy is RunRemedy.NOTHING:
             continue
-        missed = await _find_missed(run, now=now, store=store) if action.remedy is RunRemedy.LOOK else []
+        missed: list[Happening] = []
+        if action.remedy is RunRemedy.LOOK:
+            missed = await _find_missed(run, now=now, store=store)
+        elif action.remedy is RunRemedy.TAKE_TURN and await may_begin(run, store=store):
+            missed = [TurnCame(run.generation)]
         turns.append(Turn(run.tenant, run.id, [*missed, TimerDue()]))
         # That nothing was missed is no recovery: the run was only looked at.
         reasons.append((run, action.reason if missed or action.remedy is RunRemedy.FIRE else ""))

@@ -23,7 +23,8 @@ from holdfast.core.decision import CHOICES, EXPIRES_S
 from holdfast.core.job import JobId, Tenant, may
 from holdfast.core.record import Kind, Record
 from holdfast.core.run import Run, RunState, Step, run_record, step_record
-from holdfast.core.run_result import About, CancelWish, ChildResult, StopWish
+from holdfast.core.run_result import About, CancelWish, ChildResult, StopWish, TurnWord
+from holdfast.core.run_session import has_seat
 from holdfast.core.run_words import (
     Advance,
     ApprovalDecided,
@@ -38,6 +39,7 @@ from holdfast.core.run_words import (
     NewRun,
     Notify,
     NotifySent,
+    RerunAsked,
     Said,
     StartRun,
     SubmitJob,
@@ -52,6 +54,7 @@ from holdfast.flow.admission import RunRoom, count_live_runs
 from holdfast.flow.cancel import cancelling
 from holdfast.flow.gate import followed
 from holdfast.flow.give import Giver, transact
+from holdfast.flow.run_session import find_session
 from holdfast.flow.run_steps import KnownSteps
 from holdfast.flow.submit import Order, Submitter, new_id
 from holdfast.flow.workflows import Workflows
@@ -108,9 +111,19 @@ class RunDraft:
         known: Mapping[str, Step | None] | None = None,
     ) -> Run:
         """The run after what has happened. Unchanged if it was no news to it. `known` are steps that need not be read."""
+        joins = None
+        if run.session and run.is_terminal and any(isinstance(one, RerunAsked) for one in happenings):
+            joins = await find_session(run.tenant, run.session, store=self._tools.store)
+            is_busy = bool(joins.seats)
+            happenings = [one._replace(queued=is_busy) if isinstance(one, RerunAsked) else one for one in happenings]
         steps = KnownSteps(known=known)
         await steps.load(run, needed(graph, run, happenings), store=self._tools.store)
-        return await self._finish(graph, await self._advanced(graph, run, steps, happenings), steps, fence)
+        after = await self._finish(graph, await self._advanced(graph, run, steps, happenings), steps, fence)
+        if joins is not None and after.generation > run.generation:
+            self.change(RecordChange(after=joins.joined(after), replaces=joins.version))
+        elif after.is_terminal and not run.is_terminal and has_seat(run):
+            await self._leave_session(after)
+        return after
 
     def consume(self, records: Iterable[Record]) -> None:
         """These are taken away with it: it knows of them from now on."""
@@ -197,6 +210,15 @@ class RunDraft:
         self._notes += [
             Note(self._tenant, JobId(""), kind, {**detail, "fence": run.fence}, run.id) for kind, detail in said
         ]
+
+    async def _leave_session(self, run: Run) -> None:
+        """Whose turn it is now is told so with the very end of the run: a crash after it is no more than a delay."""
+        session = await find_session(run.tenant, run.session, store=self._tools.store)
+        self.change(RecordChange(after=session.left(run), replaces=session.version))
+        following = session.next_after(run)
+        if following is not None:
+            word = TurnWord(following.generation)
+            self._leave(following.run, f"{following.run}.turn.{following.generation}", About.TURN, word)
 
     # -- commands: each returns how it ended, if it has ended already --------------------------------
 

@@ -1,47 +1,51 @@
-"""Run session: what a new run does about those of its session that have not ended.
-
-The live runs of a session are listed in one record, which every start in it compares and sets: of two at
-the same moment one comes first, and the other sees it. The record goes with the newest of its runs.
-"""
+"""Run session: what a new run does about those of its session that have not ended."""
 
 from __future__ import annotations
 
-import msgspec
+from typing import NamedTuple
 
-from holdfast.core.record import Kind, Record
-from holdfast.core.run import Run, RunState
+from holdfast.core.job import Tenant
+from holdfast.core.record import Kind
+from holdfast.core.run import Run, RunState, run_of
+from holdfast.core.run_session import RunSession, session_of
 from holdfast.errors import SessionBusy
-from holdfast.flow.run_draft import RunDraft
 from holdfast.flow.session import SessionPolicy
-from holdfast.ports import RecordChange, Store
+from holdfast.ports import Store
 
-_BUSY = (RunState.RUNNING, RunState.PAUSED)
+_BUSY = (RunState.QUEUED, RunState.RUNNING, RunState.PAUSED)
 """One that was told to stop, and has not stopped yet, does not make its session busy."""
 
 
-async def join_session(draft: RunDraft, run: Run, policy: SessionPolicy, *, store: Store) -> None:
-    """Make the run one of its session's, in the transaction that starts it. Raises `SessionBusy`, naming a run."""
-    [record] = await store.find_records(Kind.SESSION, run.tenant, [run.session])
-    known = () if record is None else msgspec.json.decode(record.body, type=tuple[str, ...])
-    found = await store.find_records(Kind.RUN, run.tenant, known)
-    live = [one.id for one in found if one is not None and one.state in _BUSY]
-    match policy:
-        case SessionPolicy.REJECT if live:
-            raise SessionBusy(run.session, run_id=live[0])
-        case SessionPolicy.INTERRUPT | SessionPolicy.ROLLBACK:
-            for one in live:
-                draft.stop(one, by=f"run {run.id}", compensate=policy is SessionPolicy.ROLLBACK)
-            live = []
-        case _:
-            pass
-    version = 0 if record is None else record.version
-    listed = Record(
-        kind=Kind.SESSION,
-        tenant=run.tenant,
-        id=run.session,
-        version=version + 1,
-        parent=run.id,
-        created_at=run.created_at,
-        body=msgspec.json.encode([*live, run.id]),
-    )
-    draft.change(RecordChange(after=listed, replaces=version))
+class Arrival(NamedTuple):
+    session: RunSession
+    """With those marked that are to stop."""
+    stops: tuple[str, ...]
+    """Runs that are to be told to stop, in the transaction that starts the new one."""
+
+
+async def find_session(tenant: Tenant, name: str, *, store: Store) -> RunSession:
+    [record] = await store.find_records(Kind.SESSION, tenant, [name])
+    return session_of(tenant, name, record)
+
+
+async def enter_session(tenant: Tenant, name: str, policy: SessionPolicy, *, store: Store) -> Arrival:
+    """What a new run finds there, and does about it. Raises `SessionBusy`, naming a run."""
+    session = await find_session(tenant, name, store=store)
+    if policy is SessionPolicy.ENQUEUE or not session.seats:
+        return Arrival(session, ())
+    untold = [seat.run for seat in session.seats if not seat.stopping]
+    found = await store.find_records(Kind.RUN, tenant, untold)
+    live = tuple(one.id for one in found if one is not None and one.state in _BUSY)
+    if policy is SessionPolicy.REJECT:
+        if live:
+            raise SessionBusy(name, run_id=live[0])
+        return Arrival(session, ())
+    return Arrival(session.stopped(live), live)
+
+
+async def may_begin(run: Run, *, store: Store) -> bool:
+    """Whether all that were ahead of it have ended, or are gone. Nobody comes to be ahead of it any more."""
+    session = await find_session(run.tenant, run.session, store=store)
+    ahead = [seat.run for seat in session.ahead_of(run)]
+    found = await store.find_records(Kind.RUN, run.tenant, ahead) if ahead else []
+    return all(one is None or run_of(one).is_terminal for one in found)

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.job import Tenant
 from holdfast.core.record import Kind, Record
-from holdfast.core.run import Run, run_of
+from holdfast.core.run import Run, RunState, run_of
 from holdfast.core.run_words import CancelAsked, NewRun, PauseAsked, RerunAsked, ResumeAsked
 from holdfast.core.schema import digest
 from holdfast.errors import Conflict, HoldfastError, KeyReused, NotFound, TooMany
@@ -20,14 +21,15 @@ from holdfast.flow.advance import Advancer
 from holdfast.flow.audit import Entry
 from holdfast.flow.kept_locks import KeptLocks
 from holdfast.flow.run_draft import RunDraft, Tools
-from holdfast.flow.run_session import join_session
+from holdfast.flow.run_session import enter_session
 from holdfast.flow.session import SessionPolicy
 from holdfast.flow.submit import new_id
+from holdfast.ports import RecordChange
 from holdfast.telemetry import Telemetry
 
 RETRY_AFTER_S = 1.0
 TRIES = 5
-"""Each fails only because another run of the session was started in between."""
+"""Each fails only because another run of the session was started, or has ended, in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,8 @@ class Runs:
         self._admitting: set[asyncio.Task[None]] = set()
 
     async def start(self, order: RunOrder) -> Started:
-        """Durable when it returns. With a key, the same order again gives the same run.
+        """Durable when it returns. With a key, the same order again gives the same run. Where its session has others
+        it is QUEUED, and begins when they have ended.
 
         Raises `NotFound` (no such workflow), `Invalid` (the input), `KeyReused`, `TooMany` (the tenant has
         as many live runs as it may), `SessionBusy`, `LockBusy`.
@@ -121,7 +124,7 @@ class Runs:
         return await self._advancer.ask(tenant, run_id, ResumeAsked(by), entry=entry)
 
     async def rerun(self, tenant: Tenant, run_id: str, *, step: str, by: str, entry: Entry | None = None) -> Run:
-        """Begin a run that has ended again at `step`; what came before it stays as it was."""
+        """Begin a run that has ended again at `step`; what came before it stays as it was. In its session it is the last."""
         return await self._advancer.ask(tenant, run_id, RerunAsked(step, by), entry=entry)
 
     # -- admission ---------------------------------------------------------------------------------
@@ -153,7 +156,8 @@ class Runs:
             return
         # Together, which is one commit: the first step of a run is often over before a lock could be asked for.
         writing = self._tools.transact([draft.transaction() for _, _, draft in drafted])
-        written, _ = await asyncio.gather(writing, self._advancer.expect([run.id for _, run, _ in drafted]))
+        begun = [run.id for _, run, _ in drafted if run.state is RunState.RUNNING]
+        written, _ = await asyncio.gather(writing, self._advancer.expect(begun))
         for (applicant, run, _), ok in zip(drafted, written, strict=True):
             if ok:
                 self._telemetry.run_started(run)
@@ -183,9 +187,15 @@ class Runs:
         order, new = applicant.order, applicant.new
         draft = RunDraft(self._tools, order.tenant)
         graph = await self._tools.workflows.graph(order.tenant, order.workflow, new.revision)
-        run = await draft.begin(graph, new)
         if order.session:
-            await join_session(draft, run, order.session_policy, store=self._store)
+            policy = order.session_policy
+            session, stops = await enter_session(order.tenant, order.session, policy, store=self._store)
+            for one in stops:
+                draft.stop(one, by=f"run {new.id}", compensate=policy is SessionPolicy.ROLLBACK)
+            run = await draft.begin(graph, replace(new, queued=bool(session.seats)))
+            draft.change(RecordChange(after=session.joined(run), replaces=session.version))
+        else:
+            run = await draft.begin(graph, new)
         if order.key is not None:
             draft.keep(
                 Record(
