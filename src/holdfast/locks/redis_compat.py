@@ -5,9 +5,9 @@
 
 Same constructor, methods, values in Redis and errors, so both exclude each other on one key.
 What differs: a request whose reply was lost may be sent again (acquire does not lock itself
-out, release does not report a loss); a cancelled acquire leaves no lock behind; tasks that
-share one object have a token each; and `fence` is there for guards. For waiting in order,
-renewal and cancellation on loss, use `holdfast.locks.Locks`.
+out, release does not report a loss); an acquire that fails, is interrupted or is cancelled is
+undone; tasks that share one object have a token each; and `fence` is there for guards. For
+waiting in order, renewal and cancellation on loss, use `holdfast.locks.Locks`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import asyncio
 import logging
 import threading
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 _SCRIPT = Path(__file__).with_suffix(".lua").read_text()
 
 logger = logging.getLogger(__name__)
+
+UNDO_PAUSES_S = (0.0, 0.1, 0.2)
+"""Before each try to undo an acquire that failed. Few and short: a caller of redis-py's `Lock` does not expect
+to be kept, and each try may be repeated by its client's own rules. The error is then raised as it was."""
 
 
 class _Local(threading.local):
@@ -71,6 +76,9 @@ class _TaskLocal:
         task = asyncio.current_task()
         if task is not None:
             self._by_task[task] = token
+
+    def holds(self, token: bytes) -> bool:
+        return token in self._held
 
     def drop(self, token: bytes) -> None:
         self._held.pop(token, None)
@@ -126,6 +134,9 @@ class _Settings:
 
     def _unlocked(self) -> LockError:
         return LockError("Cannot release a lock that's not owned or is already unlocked.", lock_name=self.name)
+
+    def _undo_failed(self) -> None:
+        logger.warning("lock.undo_failed", extra={"lock_key": self.name})
 
     def _not_acquired(self) -> LockError:
         return LockError("Unable to acquire lock within the time specified", lock_name=self.name)
@@ -185,15 +196,22 @@ class Lock(_Settings):
         blocking = self.blocking if blocking is None else blocking
         blocking_timeout = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         deadline = None if blocking_timeout is None else SYSTEM.now() + blocking_timeout
-        while True:
-            fence = _fence(self._script(keys=self._keys(), args=["acquire", chosen, self._ttl_ms()], client=self.redis))
-            if fence is not None:
-                self.local.token, self.local.fence = chosen, fence
-                return True
-            pause = SYSTEM.jitter(sleep)
-            if not blocking or (deadline is not None and SYSTEM.now() + pause > deadline):
-                return False
-            SYSTEM.sleep(pause)
+        try:
+            while True:
+                fence = _fence(self._run("acquire", chosen, self._ttl_ms()))
+                if fence is not None:
+                    self.local.token, self.local.fence = chosen, fence
+                    return True
+                pause = SYSTEM.jitter(sleep)
+                if not blocking or (deadline is not None and SYSTEM.now() + pause > deadline):
+                    return False
+                SYSTEM.sleep(pause)
+        except BaseException:
+            # Failed or interrupted: the request may have been carried out. Without this a lock with no
+            # timeout would be held for ever by nobody. Nobody else undoes it once the caller has the error.
+            if chosen != self.local.token:  # it holds that already, and only asked again
+                self._undo(chosen)
+            raise
 
     def locked(self) -> bool:
         return self.redis.get(self.name) is not None
@@ -206,22 +224,30 @@ class Lock(_Settings):
         if token is None:
             raise self._unlocked()
         # An error of the connection leaves the token in place: the release can be repeated.
-        reply = self._script(keys=self._keys(), args=["release", token], client=self.redis)
+        reply = self._run("release", token)
         self.local.token = None
         self._check(reply, "release")
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:  # noqa: FBT001, FBT002
         token = self._extension(self.local.token, "extend")
-        arguments = ["extend", token, int(additional_time * 1000), int(replace_ttl)]
-        self._check(self._script(keys=self._keys(), args=arguments, client=self.redis), "extend")
+        self._check(self._run("extend", token, int(additional_time * 1000), int(replace_ttl)), "extend")
         return True
 
     def reacquire(self) -> Literal[True]:
         token = self._extension(self.local.token, "reacquire")
-        self._check(
-            self._script(keys=self._keys(), args=["extend", token, self._ttl_ms(), 1], client=self.redis), "reacquire"
-        )
+        self._check(self._run("extend", token, self._ttl_ms(), 1), "reacquire")
         return True
+
+    def _undo(self, token: bytes) -> None:
+        for pause in UNDO_PAUSES_S:
+            SYSTEM.sleep(SYSTEM.jitter(pause))
+            with suppress(Exception):
+                self._run("release", token)
+                return
+        self._undo_failed()
+
+    def _run(self, *arguments: object) -> Any:
+        return self._script(keys=self._keys(), args=list(arguments), client=self.redis)
 
 
 class AsyncLock(_Settings):
@@ -275,9 +301,10 @@ class AsyncLock(_Settings):
         except BaseException:
             # Cancelled or failed: the request may have been carried out. The dying task does not
             # wait; without this a lock with no timeout would be held for ever by nobody.
-            undoing = asyncio.ensure_future(self._run("release", chosen))
-            self._undoing.add(undoing)
-            undoing.add_done_callback(self._undone)
+            if not self.local.holds(chosen):  # else it only asked again
+                undoing = asyncio.ensure_future(self._undo(chosen))
+                self._undoing.add(undoing)
+                undoing.add_done_callback(self._undoing.discard)
             raise
 
     async def locked(self) -> bool:
@@ -305,10 +332,13 @@ class AsyncLock(_Settings):
         self._check(await self._run("extend", token, self._ttl_ms(), 1), "reacquire")
         return True
 
-    def _undone(self, task: asyncio.Task[Any]) -> None:
-        self._undoing.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.warning("lock.undo_failed", extra={"lock_key": self.name})
+    async def _undo(self, token: bytes) -> None:
+        for pause in UNDO_PAUSES_S:
+            await asyncio.sleep(SYSTEM.jitter(pause))
+            with suppress(Exception):
+                await self._run("release", token)
+                return
+        self._undo_failed()
 
     async def _run(self, *arguments: object) -> Any:
         return await self._script(keys=self._keys(), args=list(arguments), client=self.redis)
