@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from holdfast.core.schema import compile_schema, digest
+from holdfast.core.schema import compile_schema, digest, request_digest
 from holdfast.errors import Invalid
 
 TRANSFER = {
@@ -105,6 +106,21 @@ def test_a_digest_does_not_know_the_order_of_members() -> None:
     assert digest({"a": 1, "b": [1, 2]}) == digest({"b": [1, 2], "a": 1})
     assert digest({"a": 1}) != digest({"a": 2})
     assert digest([1, 2]) != digest([2, 1])
+
+
+@pytest.mark.parametrize(
+    "other", ['{"b":[1e2,-0.0],"a":1}', '{"a":1.0,"b":[100,0]}', ' { "b" : [ 100.0, 0e5 ], "a" : 10e-1 }']
+)
+def test_a_request_is_the_same_however_its_numbers_are_written(other: str) -> None:
+    request = msgspec.json.decode('{"a":1,"b":[100,0]}')
+
+    assert request_digest(msgspec.json.decode(other)) == request_digest(request)
+
+
+def test_another_number_is_another_request() -> None:
+    written = ("1", "1.5", "9007199254740993", "9007199254740992.0", "1e300", '"1"', "true", "null")
+
+    assert len({request_digest(msgspec.json.decode(one)) for one in written}) == len(written)
 
 
 @pytest.mark.parametrize("pointer", ["#/$defs/a{}", "#a{}"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
@@ -34,6 +35,18 @@ async def test_same_key_with_another_payload_is_refused(runtime: VirtualRuntime)
         with pytest.raises(KeyReused) as caught:
             await stage.order(key="k", payload=b"2")
         assert caught.value.status == 422
+
+
+@on_virtual_time
+async def test_same_request_written_differently_is_the_same_request(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        limits: dict[str, Any] = {"key": "k", "labels": {"a": "1", "b": "2"}, "timeout_s": 60}
+        first = await stage.order(payload=b'{"a":1,"b":{"c":2,"d":[3]}}', **limits)
+        for payload in (b'{"b":{"d":[3],"c":2},"a":1}', b' {"a": 1.0, "b": {"c": 20e-1, "d": [3]}} '):
+            again = await stage.order(payload=payload, **{**limits, "labels": {"b": "2", "a": "1"}, "timeout_s": 60.0})
+            assert (again.job.id, again.repeated) == (first.job.id, True)
+        with pytest.raises(KeyReused):
+            await stage.order(payload=b'{"a":1,"b":{"c":2,"d":[3,3]}}', **limits)
 
 
 @on_virtual_time

@@ -23,9 +23,9 @@ async def test_submission_is_accepted_with_its_address(served: Served) -> None:
 
 
 async def test_repeated_key_gives_the_first_job(served: Served) -> None:
-    first = await served.post("/v1/jobs", {"topic": "t", "payload": 1}, idempotency_key="k")
-    again = await served.post("/v1/jobs", {"topic": "t", "payload": 1}, idempotency_key="k")
-    other = await served.post("/v1/jobs", {"topic": "t", "payload": 2}, idempotency_key="k")
+    first = await served.post("/v1/jobs", {"topic": "t", "payload": {"a": 1, "b": 2}}, idempotency_key="k")
+    again = await served.post("/v1/jobs", {"payload": {"b": 2.0, "a": 1}, "topic": "t"}, idempotency_key="k")
+    other = await served.post("/v1/jobs", {"topic": "t", "payload": {"a": 1, "b": 3}}, idempotency_key="k")
 
     assert (first.status_code, again.status_code, other.status_code) == (202, 200, 422)
     assert again.json()["id"] == first.json()["id"]

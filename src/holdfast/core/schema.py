@@ -26,6 +26,8 @@ few lines that point to each other several times each would keep the plane busy 
 CHAIN_MAX = 200
 """Parts within each other, likewise."""
 ERRORS_SHOWN = 3
+EXACT_BELOW = 2.0**53
+"""Below it a whole number is one and the same as an integer and as a float."""
 
 _POINTERS = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANCHORS = ("$anchor", "$dynamicAnchor")
@@ -113,6 +115,20 @@ def compile_schema(document: Any) -> Schema:
 def digest(value: Any) -> str:
     """sha256 of the value's canonical JSON: keys sorted, no space."""
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
+
+
+def request_digest(value: Any) -> str:
+    """As `digest`, and 1.0 is 1: JSON has one kind of numbers, and two programs may well write the same request differently."""
+    return digest(_with_one_form_of_numbers(value))
+
+
+def _with_one_form_of_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_one_form_of_numbers(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_one_form_of_numbers(each) for each in value]
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < EXACT_BELOW
+    return int(value) if is_whole else value
 
 
 def _resolve(document: Any, pointer: str) -> Any:

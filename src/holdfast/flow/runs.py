@@ -14,7 +14,7 @@ from holdfast.core.job import Tenant
 from holdfast.core.record import Kind, Record
 from holdfast.core.run import Run, RunState, run_of
 from holdfast.core.run_words import CancelAsked, NewRun, PauseAsked, RerunAsked, ResumeAsked
-from holdfast.core.schema import digest
+from holdfast.core.schema import request_digest
 from holdfast.errors import Conflict, HoldfastError, KeyReused, NotFound, TooMany
 from holdfast.flow.admission import count_live_runs
 from holdfast.flow.advance import Advancer
@@ -53,7 +53,7 @@ class RunOrder:
         """Of what makes the run what it is: the same key with another digest is another request."""
         parts = [self.workflow, self.revision, self.input, self.labels, self.session]
         # Only then: keys that were used before there was a choice keep their digests.
-        return digest(parts if self.session_policy is SessionPolicy.ENQUEUE else [*parts, self.session_policy])
+        return request_digest(parts if self.session_policy is SessionPolicy.ENQUEUE else [*parts, self.session_policy])
 
 
 class Started(NamedTuple):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 from holdfast.core.decision import Decision
 from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.record import Kind, Record
+from holdfast.core.schema import request_digest
 from holdfast.core.share import Quotas
 from holdfast.core.states import Risk, State
 from holdfast.core.topic import Topic, Topics
@@ -58,21 +58,13 @@ class Order:
     """The id the job is to have, where somebody has to know it before; else it is given one."""
 
     def digest(self) -> str:
-        """Of what makes the job what it is: the same key with another digest is another request."""
-        parts = [
-            self.topic,
-            repr(sorted(self.labels.items())),
-            str(self.priority),
-            str(self.risk),
-            str(self.max_attempts),
-        ]
-        parts += [str(self.delay_s), str(self.timeout_s)]
+        """Of what makes the job what it is, however it was written: the same key with another digest is another
+        request. It reads the whole payload: only for an order with a key."""
+        limits = (self.max_attempts, self.delay_s, self.timeout_s)
+        parts: list[Any] = [self.topic, self.labels, self.priority, self.risk, *limits]
         if self.session:
-            # Only then: keys that were used before there were sessions keep their digests.
             parts += [self.session, self.session_policy]
-        hashed = hashlib.sha256("\0".join([*parts, ""]).encode())
-        hashed.update(self.payload)
-        return hashed.hexdigest()
+        return request_digest([*parts, msgspec.json.decode(self.payload)])
 
 
 class Ruled(NamedTuple):
