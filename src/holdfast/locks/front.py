@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
 
 
+#: On Python 3.11 it takes longer to find a member of an enum than to make a key.
+_TTL_HOLD = Pattern.TTL_HOLD
+
+
 class Front:
     """Names keys, makes leases and hands them to the keeper, and rules on renewals and releases."""
 
@@ -56,14 +60,14 @@ class Front:
     def item(self, lock_class: LockClass | str, item: str) -> tuple[LockClass, str]:
         """The class in force and the key of something to hold and release."""
         chosen = self.classes.get(lock_class)
-        if chosen.pattern is Pattern.TTL_HOLD:
+        if chosen.pattern is _TTL_HOLD:
             raise ValueError(f"class {chosen.name!r} is ttl_hold: its windows are claimed, not held; use claim()")
         return chosen, self._prefix + chosen.key(item)
 
     def window(self, lock_class: LockClass | str, item: str) -> tuple[LockClass, str, str]:
         """The class, key and token of a window; the token stays, so that its owner can claim again."""
         chosen = self.classes.get(lock_class)
-        if chosen.pattern is not Pattern.TTL_HOLD:
+        if chosen.pattern is not _TTL_HOLD:
             raise ValueError(f"class {chosen.name!r} is {chosen.pattern}: use hold() or acquire(), not claim()")
         key = self._prefix + chosen.key(item)
         return chosen, key, self._windows.setdefault(key, self._runtime.token())
@@ -114,7 +118,7 @@ class Front:
     def releasable(self, lease: Lease) -> None:
         """Raise unless there is something to release. After a loss nothing is sent to the store:
         whoever holds the lock now must not be disturbed."""
-        if lease.lock_class.pattern is Pattern.TTL_HOLD:
+        if lease.lock_class.pattern is _TTL_HOLD:
             raise ValueError(f"{lease.key!r} is a ttl_hold window: it is kept to its end")
         lease.check_fork()
         if lease.released:

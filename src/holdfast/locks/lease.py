@@ -88,7 +88,8 @@ class Lease:
         #: Called, in whatever thread finds out, when the lease is lost.
         self.on_loss: Callable[[], None] | None = None
         #: When the keeper must look at it again: to renew it, or to end it.
-        self.look_at = min(belief.due, belief.trusted_until)
+        _, trusted_until, due, _, _ = belief
+        self.look_at = due if due < trusted_until else trusted_until  # noqa: FURB136  (min takes five times as long)
         self._runtime = runtime
         self._observer = observer
         self._seq = itertools.count(1)

@@ -14,7 +14,7 @@ from holdfast.locks.hold import Hold
 from holdfast.locks.lease import Lease
 from holdfast.locks.local_queue import LocalQueue, fences_to_reserve
 from holdfast.locks.observe import Observer
-from holdfast.locks.policy import LockClass, OnStoreError
+from holdfast.locks.policy import LockClass
 from holdfast.locks.port import Holder, Ownership, Renewal
 from holdfast.locks.runtime import SYSTEM, Runtime, default_holder
 from holdfast.locks.stores import open_store
@@ -95,7 +95,7 @@ class Locks:
         """A lease to keep by hand, renewed until `release`. Waits like `hold`; raises `LockBusy`."""
         chosen, key = self._front.item(lock_class, item)
         wait_s = chosen.wait if wait is None else wait
-        if chosen.local_mutex or chosen.on_store_error is OnStoreError.LOCAL:
+        if chosen.takes_turns:
             return self._acquire_in_turn(chosen, key, wait_s)
         return self._acquire(chosen, key, wait_s)
 

@@ -191,8 +191,9 @@ def _head(n: int, script: str) -> str:
 _heads = [_head(n, _EVALSHA) for n in range(ITEMS_PER_RUN_MAX + 1)]
 
 
-def acquire_item(token: str, *, ttl_ms: int, queue_ms: int, fences: int) -> str:
-    require_token(token)
+def acquire_item(token: str, ttl_ms: int, queue_ms: int, fences: int) -> str:
+    if not token:
+        require_token(token)
     # Checked here, because one bad item would fail the run that it shares with others.
     if ttl_ms < 1 or queue_ms < 0 or not 1 <= fences <= FENCES_PER_GRANT_MAX:
         raise ValueError(f"ttl_ms {ttl_ms}, queue_ms {queue_ms} or fences {fences} is out of range")
@@ -200,7 +201,8 @@ def acquire_item(token: str, *, ttl_ms: int, queue_ms: int, fences: int) -> str:
 
 
 def release_item(token: str) -> str:
-    require_token(token)
+    if not token:
+        require_token(token)
     return f"R {token}"
 
 
