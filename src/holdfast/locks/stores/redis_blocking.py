@@ -125,7 +125,7 @@ class RedisBlockingStore:
         self._closed = False
 
     def acquire(self, key: str, token: str, *, ttl_ms: int, queue_ms: int = 0, fences: int = 1) -> Grant | Busy:
-        item = acquire_item(token, ttl_ms=ttl_ms, queue_ms=queue_ms, fences=fences)
+        item = acquire_item(token, ttl_ms, queue_ms, fences)
         if self._clustered:
             check_key(key)
         (line,) = self._run([key], [item])
