@@ -18,7 +18,7 @@ from holdfast.locks.keeper import Keeper
 from holdfast.locks.lease import Lease
 from holdfast.locks.local_queue import fences_to_reserve
 from holdfast.locks.observe import Observer
-from holdfast.locks.policy import LockClass, OnStoreError
+from holdfast.locks.policy import LockClass
 from holdfast.locks.port import BlockingStore, Busy, Grant, Holder, Ownership, Renewal, Standing
 from holdfast.locks.runtime import SYSTEM, Runtime, default_holder
 from holdfast.locks.stores import blocking_store, open_store
@@ -94,7 +94,7 @@ class SyncLocks:
         """A lease to keep by hand, renewed until `release`. Raises `LockBusy` when the budget is spent."""
         chosen, key = self._front.item(lock_class, item)
         wait_s = chosen.wait if wait is None else wait
-        if chosen.local_mutex or chosen.on_store_error is OnStoreError.LOCAL:
+        if chosen.takes_turns:
             return self._acquire_in_turn(chosen, key, wait_s)
         return self._acquire(chosen, key, wait_s)
 
