@@ -106,6 +106,14 @@ async def test_what_was_taken_and_not_settled_comes_again_after_a_while(line: Li
     assert await line.bus.take("w1", limit=10) == [delivery]
 
 
+async def test_what_was_given_out_a_few_times_was_not_given_too_often(line: Line) -> None:
+    delivery, _ = await line.send("w1", 1)
+    for _ in range(2):
+        assert await line.bus.take("w1", limit=10) == [delivery]
+        assert line.bus.given_too_often(delivery) == 0
+        await line.wait_due(5.0)
+
+
 async def test_what_was_settled_does_not_come_again(line: Line) -> None:
     delivery, _ = await line.send("w1", 1)
     await line.bus.take("w1", limit=10)

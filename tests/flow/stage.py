@@ -104,6 +104,9 @@ class WatchedBus:
         self._seen.settled += [(delivery, commits) for delivery in deliveries]
         await self.inner.settle(deliveries)
 
+    def given_too_often(self, delivery: Delivery) -> int:
+        return self.inner.given_too_often(delivery)
+
     def on_arrival(self, callback: Callable[[str], None]) -> None:
         self.inner.on_arrival(callback)
 

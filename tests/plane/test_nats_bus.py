@@ -7,19 +7,21 @@ import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import nats
 import pytest
 import servers
+from flow.faulty_store import Fault, FaultyStore
 from nats.js.errors import NotFoundError
 
 from holdfast.buses import nats as nats_module
 from holdfast.buses.nats import NatsBus
 from holdfast.buses.nats_stream import STREAM, token_of
 from holdfast.core.job import JobId
-from holdfast.core.states import Event
+from holdfast.core.states import Event, State
 from holdfast.core.topic import Topics
-from holdfast.errors import BusUnavailable
+from holdfast.errors import BusUnavailable, StoreUnavailable
 from holdfast.flow.execute import claim
 from holdfast.ports import Delivery
 from holdfast.stores import StoreWithBus
@@ -75,6 +77,21 @@ async def claimed(store: StoreWithBus, bus: NatsBus) -> list[tuple[JobId, int]]:
     """What a worker with room for one gets to do."""
     jobs = await claim("w1", 1, start=True, store=store, bus=bus, topics=Topics(), telemetry=Telemetry(Topics()))
     return [(job.id, job.fence) for job in jobs]
+
+
+async def shown(store: FaultyStore, bus: NatsBus) -> list[JobId]:
+    """What a worker gets to see that begins nothing by taking it."""
+    with_bus = cast(StoreWithBus, store)
+    telemetry = Telemetry(Topics())
+    jobs = await claim("w1", 1, start=False, store=with_bus, bus=bus, topics=Topics(), telemetry=telemetry)
+    return [job.id for job in jobs]
+
+
+async def shown_when_there(store: FaultyStore, bus: NatsBus) -> list[JobId]:
+    async with asyncio.timeout(20):
+        while not (found := await shown(store, bus)):
+            await asyncio.sleep(0.02)
+        return found
 
 
 async def kept(server: servers.Server) -> int:
@@ -245,22 +262,55 @@ async def test_what_an_operator_removed_is_made_again(server: servers.Server) ->
     await client.close()
 
 
-async def test_delivery_that_nobody_ever_settles_is_left_to_the_dispatch_timeout(
-    server: servers.Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_delivery_that_nobody_ever_begins_is_a_dead_letter_before_it_is_terminated(
+    server: servers.Server, store: StoreWithBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nats_module, "GIVEN_MAX", 2)
+    job = await dispatched(store, worker="w1", fence=1)
+    faulty = FaultyStore(store)
     async with nats_bus(server.url, taken_s=0.1) as bus:
-        await bus.publish([a_delivery()])
+        await bus.publish([Delivery("w1", job.id, 1)])
         for _ in range(2):
-            assert await take_when_there(bus, "w1") == [a_delivery()]
-        async with asyncio.timeout(10):
+            assert await shown_when_there(faulty, bus) == [job.id]
+
+        # The store cannot be told: the message stays, or nobody would ever hear of the job again.
+        faulty.fault("apply", Fault.FAIL, times=2)
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                await shown_when_there(faulty, bus)
+            assert await kept(server) == 1
+        assert (await store.find_jobs([job.id]))[0] == job
+
+        async with asyncio.timeout(20):
             while await kept(server):
-                assert await bus.take("w1", limit=10) == []
+                assert await shown(faulty, bus) == []
                 await asyncio.sleep(0.02)
 
-    assert [record.message for record in caplog.records if "dropped" in record.message] == [
-        "delivery.dropped job_id=j1"
-    ]
+    [letter] = await store.list_dead_letters(job.tenant, before=None, limit=10)
+    assert (letter.job_id, letter.reason, letter.job.state) == (job.id, "given-too-often", State.FAILED)
+    [failed] = [event for event in await store.list_events(after=0, limit=100) if event.kind == "job.failed"]
+    assert failed.detail["worker"] == "w1"
+    assert failed.detail["given"] > 2
+
+
+async def test_delivery_that_was_given_out_often_is_begun_by_who_starts_what_it_takes(
+    server: servers.Server, store: StoreWithBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a store that was away for long: the attempts of the job are the bound, and this is the first."""
+    monkeypatch.setattr(nats_module, "GIVEN_MAX", 2)
+    job = await dispatched(store, worker="w1", fence=1)
+    async with nats_bus(server.url, taken_s=0.1) as bus:
+        await bus.publish([Delivery("w1", job.id, 1)])
+        for _ in range(3):
+            [taken] = await take_when_there(bus, "w1")
+        assert bus.given_too_often(taken) == 3
+        async with asyncio.timeout(20):
+            while not (begun := await claimed(store, bus)):
+                await asyncio.sleep(0.02)
+        assert begun == [(job.id, 1)]
+        assert bus.given_too_often(taken) == 0
+        await bus.take("w1", limit=10)
+        assert await kept(server) == 0
 
 
 async def test_what_came_for_a_claim_that_was_given_up_comes_again_soon(server: servers.Server) -> None:

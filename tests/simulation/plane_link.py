@@ -90,6 +90,9 @@ class BusLink:
         self._story.settled += [(delivery, self._story.commits()) for delivery in deliveries]
         await self._carry("settle", functools.partial(self._story.bus.settle, deliveries))
 
+    def given_too_often(self, delivery: Delivery) -> int:
+        return self._story.bus.given_too_often(delivery)
+
     def on_arrival(self, callback: Callable[[str], None]) -> None:
         push = self._story.network.push
         self._story.bus.on_arrival(lambda worker: push(self._process, "an arrival", callback, worker))

@@ -63,6 +63,10 @@ class DetachedBus:
             if not queue:
                 self._queues.pop(delivery.worker, None)
 
+    def given_too_often(self, delivery: Delivery) -> int:
+        """Never: its job's dispatch timeout is the bound."""
+        return 0
+
     def on_arrival(self, callback: Callable[[str], None]) -> None:
         self._callbacks.append(callback)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 import nats.errors
@@ -42,8 +43,8 @@ logger = logging.getLogger("holdfast")
 
 TIMEOUT_S = 2.0
 GIVEN_MAX = 20
-"""A delivery that was given out so often and never settled is dropped. No job is lost by it: its dispatch timeout
-gives it to somebody else, and the store keeps the dead letter of one that nobody ever starts."""
+"""A delivery that was given out so often and never settled is poison: whoever takes it may be dying of it. JetStream
+would drop it and tell nobody. Here it is given once more, to whoever ends its job (`given_too_often`)."""
 RETURNED_S = 0.1
 """What came when nobody waited for it any more comes again after this."""
 TAKEN_MAX = 100_000
@@ -82,6 +83,13 @@ class _Pull:
         self.ended.set()
 
 
+class _Taken(NamedTuple):
+    reply: str
+    """Where to acknowledge it."""
+    given: int
+    """How often the server has given it out."""
+
+
 @dataclass
 class _Reader:
     """One worker's consumer, as this process uses it: a pull at a time, for a message does not say which one it is of."""
@@ -106,8 +114,8 @@ class NatsBus:
         """By token; those who asked last are last."""
         self._workers: dict[str, str] = {}
         """Their ids, by token."""
-        self._taken: dict[Delivery, str] = {}
-        """Where to acknowledge what was taken; oldest first. Who settles what is not here (another plane took it, or
+        self._taken: dict[Delivery, _Taken] = {}
+        """What was taken and is to be settled; oldest first. Who settles what is not here (another plane took it, or
         this one was started anew) leaves it to come once more, and to be found stale."""
         self._callbacks: list[Callable[[str], None]] = []
         self._return_callbacks: list[Callable[[], None]] = []
@@ -248,20 +256,15 @@ class NatsBus:
         return pull
 
     async def _accepted(self, message: Msg) -> Delivery | None:
-        """A message as a delivery that is to be settled; None if it is none, or was given out too often."""
+        """A message as a delivery that is to be settled; None if it is none."""
         try:
             delivery = _decode_delivery(message.data)
         except msgspec.DecodeError:
             await self._answer(message.reply, _TERM)
             logger.warning("delivery.unreadable", extra={"event": "delivery.unreadable", "subject": message.subject})
             return None
-        if message.metadata.num_delivered > GIVEN_MAX:
-            await self._answer(message.reply, _TERM)
-            extra = {"event": "delivery.dropped", "job_id": delivery.job_id, "worker": delivery.worker}
-            logger.warning("delivery.dropped job_id=%s", delivery.job_id, extra=extra)
-            return None
         self._taken.pop(delivery, None)
-        self._taken[delivery] = message.reply
+        self._taken[delivery] = _Taken(message.reply, message.metadata.num_delivered)
         if len(self._taken) > TAKEN_MAX:
             del self._taken[next(iter(self._taken))]
         return delivery
@@ -282,9 +285,13 @@ class NatsBus:
     async def settle(self, deliveries: Sequence[Delivery]) -> None:
         """Never fails: what cannot be acknowledged now comes again, and is found stale."""
         for delivery in deliveries:
-            reply = self._taken.pop(delivery, None)
-            if reply is not None:
-                await self._answer(reply, _ACK)
+            taken = self._taken.pop(delivery, None)
+            if taken is not None:
+                await self._answer(taken.reply, _TERM if taken.given > GIVEN_MAX else _ACK)
+
+    def given_too_often(self, delivery: Delivery) -> int:
+        taken = self._taken.get(delivery)
+        return taken.given if taken is not None and taken.given > GIVEN_MAX else 0
 
     async def _return(self, message: Msg) -> None:
         await self._answer(message.reply, b'-NAK {"delay": %d}' % int(RETURNED_S * 1e9))

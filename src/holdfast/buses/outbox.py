@@ -46,6 +46,9 @@ class OutboxBus:
     async def settle(self, deliveries: Sequence[Delivery]) -> None:
         await self._carrier.settle(deliveries)
 
+    def given_too_often(self, delivery: Delivery) -> int:
+        return self._carrier.given_too_often(delivery)
+
     def on_arrival(self, callback: Callable[[str], None]) -> None:
         self._carrier.on_arrival(callback)
 

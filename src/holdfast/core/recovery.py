@@ -51,6 +51,8 @@ _EVENTS = {
 }
 
 NOTHING = Action(Remedy.NOTHING)
+SPENT = Action(Remedy.FAIL, "given-too-often")
+"""For a job whose delivery a bus has given out too often, while nobody has begun."""
 
 ORPHANABLE = (State.PENDING, State.SCHEDULED)
 """Jobs that nobody has yet, and that only a lost wake-up can leave behind: the replayer's business."""

@@ -5,14 +5,19 @@ Everything a worker says carries the attempt's fence. RUNNING is the worker's wo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from holdfast.core.effect import Effect, Ruling
 from holdfast.core.job import Job, JobId, amend, step
+from holdfast.core.recovery import SPENT
 from holdfast.core.states import Event, State
 from holdfast.core.topic import Topics
 from holdfast.errors import StaleAttempt
+from holdfast.flow.gate import apply_changes
+from holdfast.flow.recover import remedy
 from holdfast.ports import Bus, Change, Delivery, Note, Store
 from holdfast.telemetry import Telemetry
 
@@ -38,7 +43,8 @@ async def claim(
     """Deliveries for the worker: jobs DISPATCHED to it, or already RUNNING if `start`.
 
     A delivery that no longer fits its job (rolled back, requeued, cancelled) is settled, not given out;
-    what lies behind it was announced already, and is looked for at once.
+    what lies behind it was announced already, and is looked for at once. One that was given out too often
+    ends its job, with a dead letter.
     """
     claimed: list[Job] = []
     while not claimed and (deliveries := await bus.take(worker, limit=limit)):
@@ -49,9 +55,30 @@ async def claim(
             claimed = [standing.job for standing in standings if standing.job is not None]
             await bus.settle(deliveries)
         else:
-            claimed = list(fitting.values())
-            await bus.settle([d for d in deliveries if d not in fitting])
+            # Started, it is counted as an attempt. Only what is given out without that goes by how often it was.
+            spent = {d: job for d, job in fitting.items() if bus.given_too_often(d)}
+            ended = await _give_up(spent, bus=bus, store=store, telemetry=telemetry) if spent else frozenset()
+            claimed = [job for d, job in fitting.items() if d not in spent]
+            await bus.settle([d for d in deliveries if d not in fitting or d in ended])
     return claimed
+
+
+async def _give_up(
+    spent: Mapping[Delivery, Job], *, bus: Bus, store: Store, telemetry: Telemetry
+) -> frozenset[Delivery]:
+    """End the jobs of deliveries that were given out too often and never begun, each with a dead letter. Those that were
+    written: the bus may forget them now. Before, a crash in between would leave a job whose delivery nobody has."""
+    changes = []
+    for delivery, job in spent.items():
+        change = remedy(job, SPENT, policy=None, now=store.now())
+        assert change is not None
+        evidence = {"given": bus.given_too_often(delivery), "worker": delivery.worker}
+        changes.append(replace(change, detail={**change.detail, **evidence}))
+    written = await apply_changes(changes, store=store)
+    for change, done in zip(changes, written, strict=True):
+        if done:
+            telemetry.job_recovered(change.before, change.after, reason=SPENT.reason)
+    return frozenset(delivery for delivery, done in zip(spent, written, strict=True) if done)
 
 
 async def claim_again(worker: str, holding: Collection[Attempt], *, store: Store, telemetry: Telemetry) -> list[Job]:

@@ -26,6 +26,10 @@ class Bus(Protocol):
     async def settle(self, deliveries: Sequence[Delivery]) -> None:
         """They were started, or are stale: do not deliver them again. Only after the store has committed."""
 
+    def given_too_often(self, delivery: Delivery) -> int:
+        """How often it was given out, as it was last taken here, if that is more often than a bus gives out what
+        nobody settles; else 0. Whoever took it ends its job, with a dead letter, and only then settles it."""
+
     def on_arrival(self, callback: Callable[[str], None]) -> None:
         """Call `callback(worker)` when there may be something to take. A hint."""
 
