@@ -48,10 +48,16 @@ async def test_other_jobs_are_not_asked_about(runtime: VirtualRuntime) -> None:
 
 
 @on_virtual_time
-async def test_history_and_decision_contain_no_arguments(runtime: VirtualRuntime) -> None:
+async def test_history_decision_and_logs_contain_no_arguments(
+    runtime: VirtualRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger="holdfast")
     async with deciding(runtime, rules(effect_preview="${payload.to}")) as desk:
         job = await desk.pay(payload=b'{"to":"very-secret"}')
-        await desk.say(job, choice=Choice.EDIT, arguments={"to": "very-secret-too"})
+        edited = await desk.say(job, choice=Choice.EDIT, arguments={"to": "very-secret-too"})
+        assert edited.effect_preview == "very-secret-too"
+        assert [vars(line) for line in caplog.records if line.msg == "approval.decided"]
+        assert "very-secret" not in str([vars(line) for line in caplog.records])
         await desk.stage.seen.look()
         assert "very-secret" not in str([event.detail for event in desk.stage.seen.events])
         assert "very-secret" not in str((await desk.stage.job(job.id)).decision)

@@ -91,11 +91,12 @@ async def test_words_on_approvals_are_written_down_once(served: Served) -> None:
 
     found = (await served.client.audit(oldest_first=True, subject=f"approval/{approval.id}")).items
     about = {"job": job.id}
+    word = {"digest": approval.digest, "via": "python", **about}
     assert decided.state == "approved"
     assert [(line.action, line.by, line.reason, line.detail) for line in found] == [
         ("approval.delegated", "ann", "away", {"to": "carl", **about}),
-        ("approval.approved", "bob", "", {"state": "pending", "digest": approval.digest, **about}),
-        ("approval.approved", "carl", "fine", {"state": "approved", "digest": approval.digest, **about}),
+        ("approval.approved", "bob", "", {"state": "pending", **word}),
+        ("approval.approved", "carl", "fine", {"state": "approved", **word}),
     ]
 
 
