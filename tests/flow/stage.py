@@ -14,7 +14,9 @@ from typing import Any, cast
 
 from locks.virtual import VirtualRuntime
 
+from flow.faulty_bus import FaultyNats, faulty_nats
 from flow.faulty_store import FaultyStore
+from flow.places import HERE
 from holdfast import api
 from holdfast.buses.detached import DetachedBus
 from holdfast.buses.detached import Fault as BusFault
@@ -40,7 +42,7 @@ from holdfast.replayer import Replayer
 from holdfast.roll_call import RollCall
 from holdfast.scheduler import Scheduler
 from holdfast.snapshot import SnapshotWriter
-from holdfast.stores import StoreWithBus, open_store
+from holdfast.stores import StoreWithBus, lock_prefix, open_store
 from holdfast.telemetry import Telemetry
 from holdfast.wiring import CLASSES
 
@@ -63,12 +65,14 @@ class Seen:
     """(job, fence) of each time a handler was entered."""
     accepted: list[tuple[JobId, int, End, int]] = field(default_factory=list)
     """Outcomes that were answered with ok: job, fence, how it ended, commits."""
+    looking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def look(self) -> int:
         """Read what has been committed since the last look; how much that is in all."""
-        last = self.events[-1].number if self.events else 0
-        self.events += await self.store.list_events(after=last, limit=1_000_000)
-        return len(self.events)
+        async with self.looking:
+            last = self.events[-1].number if self.events else 0
+            self.events += await self.store.list_events(after=last, limit=1_000_000)
+            return len(self.events)
 
 
 class WatchedBus:
@@ -195,23 +199,27 @@ class Stage(Replica):
     stack: AsyncExitStack
     publish_fault: BusFault | None = None
 
-    async def replica(self, name: str, *, lock_url: str = "") -> Replica:
-        """Another process on the same store. With a `lock_url` of its own, its locks exclude nobody."""
-        locks = await self.stack.enter_async_context(
-            Locks(lock_url or self.url, classes=CLASSES, holder=name, runtime=self.runtime)
-        )
+    async def replica(self, name: str, *, lock_url: str = "", runtime: Runtime | None = None) -> Replica:
+        """Another process on the same store. With a `lock_url` of its own, its locks exclude nobody; with a `runtime` it is on
+        another host, and opens the store itself."""
+        at, inner = runtime or self.runtime, self.inner
+        locks = await self.stack.enter_async_context(locks_at(lock_url or self.url, name, at))
+        if runtime is not None:
+            inner = open_store(self.url, topics=self.topics, runtime=runtime)
+            await inner.open()
+            self.stack.push_async_callback(inner.close)
         return Replica(
             name=name,
-            store=FaultyStore(self.inner),
+            store=FaultyStore(inner),
             bus=self.bus,
             locks=locks,
             topics=self.topics,
             policy=self.policy,
-            runtime=self.runtime,
+            runtime=at,
         )
 
     def bus_returned(self) -> None:
-        assert isinstance(self.bus.inner, DetachedBus)
+        assert isinstance(self.bus.inner, DetachedBus | FaultyNats)
         self.bus.inner.returned()
 
     async def submit(self, topic: str = "mail.send", tenant: Tenant = ACME, **order: Any) -> Job:
@@ -332,6 +340,10 @@ class Stage(Replica):
             await self.complete(job)
 
 
+def locks_at(url: str, holder: str, runtime: Runtime) -> Locks:
+    return Locks(url, classes=CLASSES, holder=holder, prefix=lock_prefix(url), runtime=runtime)
+
+
 @asynccontextmanager
 async def staged(
     runtime: VirtualRuntime,
@@ -343,22 +355,29 @@ async def staged(
     quotas: Quotas | None = None,
     url: str = "",
 ) -> AsyncIterator[Stage]:
-    """`detached`: deliveries travel on a bus of their own, whose publish fails as `stage.publish_fault` says."""
+    """On the store of `flow.places`. `detached`: deliveries travel on a bus of their own, whose publish fails as
+    `stage.publish_fault` says; where the place is on NATS, they always do."""
+    place = HERE[-1]
+    wires, apart = place.reach(runtime), detached or place.apart
     # A database in memory that has a name is shared: by the store, and by the locks of every replica.
-    url = url or f"sqlite:///:memory:{runtime.token()}"
+    url = url or place.url or f"sqlite:///:memory:{runtime.token()}"
     declared, ruling = topics or Topics(), policy or AllowAll()
     async with AsyncExitStack() as stack:
         inner = open_store(url, topics=declared, runtime=runtime)
         await inner.open()
         stack.push_async_callback(inner.close)
         seen = Seen(inner)
-        locks = await stack.enter_async_context(Locks(url, classes=CLASSES, holder="S1", runtime=runtime))
+        locks = await stack.enter_async_context(locks_at(url, "S1", runtime))
         faulty = FaultyStore(inner)
         submitter = Submitter(
             cast(StoreWithBus, faulty), declared, ruling, runtime, live_jobs_max=live_jobs_max, quotas=quotas
         )
         made: list[Stage] = []
-        bus: Bus = DetachedBus(inner.now, fail=lambda _: made[0].publish_fault) if detached else EmbeddedBus(inner)
+        bus: Bus = DetachedBus(inner.now, fail=lambda _: made[0].publish_fault) if apart else EmbeddedBus(inner)
+        if place.nats:
+            assert wires is not None
+            fail = lambda: made[0].publish_fault  # noqa: E731
+            bus = await stack.enter_async_context(faulty_nats(place.nats, wires, runtime, fail=fail))
         stage = Stage(
             name="S1",
             url=url,

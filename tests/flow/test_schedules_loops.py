@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 
 import pytest
@@ -25,24 +26,43 @@ from holdfast.flow.dispatch import Dispatched
 from holdfast.loops import Loop
 from holdfast.scheduler import POLL_S
 
+SLOTS = 2
+
+
+class Elsewhere(VirtualRuntime):
+    """Another host, in the same story: its clock is wrong, and its steady clock began at another time."""
+
+    def __init__(self, here: VirtualRuntime, *, ahead_s: float, booted_s: float) -> None:
+        self.__dict__.update(here.__dict__)
+        self.wall_step_us = round(ahead_s * 1e6)
+        self.booted_s = booted_s
+
+    def now(self) -> float:
+        return super().now() + self.booted_s
+
 
 @on_virtual_time
 async def test_schedule_43_bus_down_for_a_quarter_of_an_hour_loses_nothing_and_stays_bounded(
     runtime: VirtualRuntime,
 ) -> None:
     """Submissions go on; tries per job grow slowly (backoff to 30 s); on return each tenant gets its turn."""
-    async with staged(runtime, detached=True) as stage, stage.loops(), stage.working(slots=20):
+    async with staged(runtime, detached=True) as stage, stage.loops(), stage.working(slots=SLOTS, work_s=5):
         stage.publish_fault = BusFault.NOT_APPLIED
-        flood = [await stage.submit(tenant=Tenant("flood")) for _ in range(30)]
+        flood = [await stage.submit(tenant=Tenant("flood")) for _ in range(12)]
         small = await stage.submit(tenant=Tenant("small"))
         await asyncio.sleep(900)
         tries = max([(await stage.job(job.id)).retries["publish"] for job in [*flood, small]])
         assert tries <= 900 / 15 * 2, "the backoff bounds the tries"
         stage.publish_fault = None
-        done = await stage.wait_ended(small, *flood, within_s=60)
+        due_at = (await stage.job(small.id)).not_before
+        done = await stage.wait_ended(small, *flood, within_s=120)
 
         assert {(job.state, job.attempts) for job in done} == {(State.SUCCEEDED, 1)}
         await check_plane(stage)
+        begun = [event for event in stage.seen.events if event.kind == "job.started"]
+        before = list(itertools.takewhile(lambda event: event.job_id != small.id, begun))
+        assert len(before) < len(flood), "it stood behind the whole flood"
+        assert sum(event.at >= due_at for event in before) <= 2 * SLOTS, "what was in hand, and one turn of the other"
 
 
 @on_virtual_time
@@ -216,6 +236,28 @@ async def test_schedule_62_host_clock_that_steps_changes_no_timeout(runtime: Vir
         await asyncio.sleep(31)
         await stage.reconciler.tick()
         assert (await stage.job(attempt.id)).state is State.SCHEDULED
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+@on_virtual_time
+async def test_schedule_62_gateways_whose_clocks_differ_agree_on_every_timeout(
+    runtime: VirtualRuntime, hours: int
+) -> None:
+    """Leases and timeouts are told by the clock of the server. SQLite serves one host, which has one clock."""
+    async with staged(runtime) as stage:
+        other = await stage.replica("S2", runtime=Elsewhere(runtime, ahead_s=hours * 3600.0, booted_s=5000.0))
+        attempt = await stage.begun()
+        await other.reconciler.tick()
+        assert (await stage.job(attempt.id)).state is State.RUNNING
+        await asyncio.sleep(29)
+        assert (await stage.renew(attempt)).code == "ok"
+        await asyncio.sleep(29)
+        await other.reconciler.tick()
+        assert (await stage.job(attempt.id)).state is State.RUNNING
+        await asyncio.sleep(2)
+        await other.reconciler.tick()
+        assert (await stage.job(attempt.id)).state is State.SCHEDULED
+        await check_plane(stage, all_ended=False)
 
 
 @on_virtual_time

@@ -242,7 +242,9 @@ async def test_each_try_has_the_same_id_and_its_own_time(runtime: VirtualRuntime
             [post] = await posts(stage, "ops")
             assert (post.state, len(post.tries)) == (PostState.PENDING, len(tried))
             receiver.answers.clear()
-            await asyncio.sleep(6_000)
+            async with asyncio.timeout(6_000):
+                while len(receiver.got) == len(tried):
+                    await asyncio.sleep(60)
 
         [post] = await posts(stage, "ops")
         assert (post.state, [one.status for one in post.tries][-2:]) == (PostState.DELIVERED, [500, 200])

@@ -19,6 +19,8 @@ P = ParamSpec("P")
 
 STARTED_AT_S = 1000.0
 STORY_S_MAX = 100_000.0
+ANSWER_S_MAX = 30.0
+"""Of a server outside, by a real clock."""
 WALL_AT_START_US = 1_800_000_000_000_000
 
 
@@ -30,22 +32,40 @@ class _JumpingSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.clock_s = STARTED_AT_S
+        self.is_owed: Callable[[], bool] = lambda: False
+        """Whether somebody outside has been asked and has not answered yet: this moment is not over then."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         # The loop's own socket is one. Nobody writes to it here, so the kernel is asked only for those of others.
         ready = super().select(0) if len(self.get_map()) > 1 else []
         if ready or timeout == 0:
             return ready
+        if self.is_owed():
+            return self._wait_answer()
         if timeout is None:
             raise Deadlock
         self.clock_s += max(0.0, timeout)
         return []
 
+    def _wait_answer(self) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(ANSWER_S_MAX)
+        if not ready:
+            raise Deadlock("a server was asked, and does not answer")
+        return ready
+
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._clock = _JumpingSelector()
+        self.dial: Callable[..., Coroutine[Any, Any, Any]] | None = None
         super().__init__(self._clock)
+
+    def reach_out(self, dial: Callable[..., Coroutine[Any, Any, Any]], is_owed: Callable[[], bool]) -> None:
+        """Connections are made by `dial`; time stands still while `is_owed()`."""
+        self.dial, self._clock.is_owed = dial, is_owed
+
+    async def create_connection(self, *args: Any, **options: Any) -> Any:
+        return await (self.dial or super().create_connection)(*args, **options)
 
     def time(self) -> float:
         return self._clock.clock_s
@@ -104,6 +124,8 @@ class VirtualRuntime:
             # What was told to stop may take its last steps, but not wait for anything.
             for _ in range(20):
                 await asyncio.sleep(0)
+            if self.loop.dial is not None and (ending := asyncio.all_tasks() - {asyncio.current_task()}):
+                await asyncio.wait(ending, timeout=1.0)  # and take leave of servers outside
             left = asyncio.all_tasks() - {asyncio.current_task()}
             assert not left, f"left behind: {left}"
 
@@ -121,6 +143,7 @@ def on_virtual_time(
         runtime = VirtualRuntime()
         runtime.run(story(runtime, *args, **kwargs))
 
+    test.on_virtual_time = True  # type: ignore[attr-defined]
     signature = inspect.signature(story)
     test.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])  # type: ignore[attr-defined]
     return test

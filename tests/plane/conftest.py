@@ -6,11 +6,19 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from flow.telling import OF_THE_ROWS, place, places_of, tell
 
 from holdfast.buses.embedded import EmbeddedBus
 from holdfast.core.topic import Topics
 from holdfast.stores import StoreWithBus, open_store
 from plane.jobs import ManualRuntime
+
+__all__ = ["place"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Most tests of the services are of what they do, on whatever store."""
+    tell(metafunc, places_of(metafunc.function) if metafunc.function.__name__ in OF_THE_ROWS else ())
 
 
 @pytest.fixture

@@ -20,14 +20,14 @@ from holdfast.stores import StoreWithBus, open_store
 
 PLANES = 3
 
-_idle: defaultdict[str, list[str]] = defaultdict(list)
-"""By server, the schemas that wait for the next test with their tables made and empty."""
+_idle: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+"""By server and by what was done first, the schemas that wait for the next test with their tables made and empty."""
 _EMPTY = """
     DO $$
     DECLARE it record;
     BEGIN
         FOR it IN SELECT relkind AS kind, oid::regclass AS name FROM pg_class
-                  WHERE relnamespace = '{schema}'::regnamespace AND relname <> 'holdfast_migrations'
+                  WHERE relnamespace = '{schema}'::regnamespace AND relname NOT IN ('holdfast_migrations', 'holdfast_store')
         LOOP
             CASE it.kind
                 WHEN 'r' THEN EXECUTE format('DELETE FROM %s', it.name);
@@ -53,24 +53,25 @@ def fresh_schema(running: dict[str, servers.Server | None]) -> Iterator[str]:
 
 
 @contextmanager
-def empty_schema(running: dict[str, servers.Server | None]) -> Iterator[str]:
+def empty_schema(running: dict[str, servers.Server | None], *, first: str = "") -> Iterator[str]:
     """The URL of a schema in which there is nothing but perhaps empty tables: making and dropping them takes three
-    times as long as a test, so they are handed on."""
+    times as long as a test, so they are handed on. `first` is done in a new one before anything else."""
     if "HOLDFAST_TEST_POSTGRES_URL" in os.environ:  # nobody would drop them there
         with fresh_schema(running) as url:
             yield url
         return
     server = server_url(running)
     with psycopg.connect(server, autocommit=True) as connection:
-        name = _idle[server].pop() if _idle[server] else _create(connection)
+        idle = _idle[server, first]
+        name = idle.pop() if idle else _create(connection, first)
         yield _within(server, name)
         connection.execute(_EMPTY.format(schema=name).encode())
-        _idle[server].append(name)
+        idle.append(name)
 
 
-def _create(connection: psycopg.Connection[Any]) -> str:
+def _create(connection: psycopg.Connection[Any], first: str = "") -> str:
     name = f"t{uuid.uuid4().hex[:12]}"
-    connection.execute(f"CREATE SCHEMA {name}".encode())
+    connection.execute(f"CREATE SCHEMA {name}; SET search_path = {name}; {first}".encode())
     return name
 
 

@@ -78,6 +78,12 @@ class Keyspace:
     def do_exists(self, *keys: bytes) -> int:
         return sum(self.find(key) is not None for key in keys)
 
+    def do_scan(self, _: bytes, *options: bytes) -> list[Any]:
+        """All of it at once: names that begin so, of strings."""
+        begin = options[options.index(b"MATCH") + 1].removesuffix(b"*").replace(b"\\", b"")
+        found = [name for name in self.names() if name.startswith(begin) and isinstance(self._values[name], bytes)]
+        return [b"0", found]
+
     def do_del(self, *keys: bytes) -> int:
         found = self.do_exists(*dict.fromkeys(keys))
         for key in keys:
