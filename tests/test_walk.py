@@ -1,20 +1,47 @@
-"""The whole walk of a job, over HTTP: submitted, decided, dispatched, claimed, started, completed, read.
+"""The whole walk of a job, over HTTP: submitted, decided, dispatched, claimed, started, completed, read. On every store, with
+its deliveries in the store, on NATS, and by way of an outbox where the store has one; every server a real one.
 
 And the one thing Holdfast is for: a worker that lost its lease comes back with a result, and is refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
+import servers
+from plane.nats_buses import nats_running
+from plane.postgres_schemas import empty_schema
+from plane.redis_namespaces import fresh_namespace
 
 from holdfast.app import serving
 from holdfast.config import Settings
 from holdfast.core.topic import Topic, Topics
 
 LEASE_S = 0.5
+TOPICS = Topics((Topic(name="mail.*", lease_s=LEASE_S),))
+WAYS = ("store direct", "nats direct", "nats outbox")
+COMBINATIONS = [f"{store} {way}" for store in ("sqlite", "postgres", "redis") for way in WAYS]
+COMBINATIONS.remove("redis nats outbox")
+
+
+@pytest.fixture(params=COMBINATIONS)
+def settings(
+    request: pytest.FixtureRequest, running: dict[str, servers.Server | None], tmp_path: Path
+) -> Iterator[Settings]:
+    store, bus, dispatch = request.param.split()
+    with ExitStack() as stack:
+        url = f"sqlite:///{tmp_path / 'walk.db'}"
+        if store == "postgres":
+            url = stack.enter_context(empty_schema(running))
+        if store == "redis":
+            url = stack.enter_context(fresh_namespace(running))
+        nats = stack.enter_context(nats_running()).url if bus == "nats" else ""
+        yield Settings(store=url, bus=nats, dispatch=dispatch, port=0, topics=TOPICS)
 
 
 async def say(http: httpx2.AsyncClient, path: str, **body: Any) -> Any:
@@ -23,10 +50,7 @@ async def say(http: httpx2.AsyncClient, path: str, **body: Any) -> Any:
     return reply.json()
 
 
-async def test_job_walks_from_submission_to_outcome_and_a_zombie_is_refused(tmp_path: Path) -> None:
-    settings = Settings(
-        store=f"sqlite:///{tmp_path / 'walk.db'}", port=0, topics=Topics((Topic(name="mail.*", lease_s=LEASE_S),))
-    )
+async def test_job_walks_from_submission_to_outcome_and_a_zombie_is_refused(settings: Settings) -> None:
     async with serving(settings) as url, httpx2.AsyncClient(base_url=url) as http:
         # submit: durable when it is answered, and decided by the policy in the same step.
         job = await say(http, "/v1/jobs", topic="mail.send", payload={"to": "ann"})
