@@ -63,6 +63,7 @@ def test_rulings_of_the_page_are_the_code() -> None:
         ("store", {"sync": "commit", "files": "memory"}, ["memory-file"]),
         ("store", {"sync": "commit", "eviction": "evicts"}, ["evicts"]),
         ("bus", {"sync": "interval", "replicas": "none"}, ["bus-sync-interval", "bus-one-copy"]),
+        ("bus", {"sync": "nothing", "replicas": "synchronous"}, ["bus-not-kept"]),
         ("bus", {"sync": "commit", "replicas": "synchronous"}, []),
     ],
 )

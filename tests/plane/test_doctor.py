@@ -7,12 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import nats
 import psycopg
 import pytest
 import servers
 from click.testing import CliRunner
 from harness import make_backend
+from nats.js import api
 
+from holdfast.buses.nats_stream import STREAM, SUBJECTS
 from holdfast.cli import cli
 from holdfast.config import Settings
 from holdfast.core.inspection import Aspect, Files, Inspection, Replicas, Sync
@@ -144,6 +147,39 @@ async def test_nats_is_asked_for_its_stream(tmp_path: Path) -> None:
     assert [one.code for one in found.ailments] == ["bus-sync-interval", "bus-one-copy"]
     assert [one.code for one in said.ailments] == ["bus-one-copy"]
     assert found.bus.clock is not None
+
+
+async def test_stream_in_memory_is_warned_of_by_doctor_and_by_the_plane(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever the URL says about the server's disk."""
+    url = f"sqlite:///{tmp_path}/plane.db"
+    await make(url)
+    with nats_running() as server:
+        client = await nats.connect(server.url)
+        in_memory = api.StreamConfig(
+            name=STREAM,
+            subjects=[f"{SUBJECTS}.*"],
+            retention=api.RetentionPolicy.WORK_QUEUE,
+            storage=api.StorageType.MEMORY,
+        )
+        await client.jetstream().add_stream(in_memory)
+        async with nats_bus(f"{server.url}?sync=always"):
+            pass
+        found = await examine(Settings(store=url, bus=f"{server.url}?sync=always"), runtime=SYSTEM)
+
+        # What it says to do about it helps.
+        await client.jetstream().delete_stream(STREAM)
+        async with nats_bus(f"{server.url}?sync=always"):
+            pass
+        cured = await examine(Settings(store=url, bus=f"{server.url}?sync=always"), runtime=SYSTEM)
+        await client.close()
+
+    [not_kept, _] = found.ailments
+    assert (not_kept.code, not_kept.evidence) == ("bus-not-kept", "storage = memory")
+    assert f"nats stream rm {STREAM}" in not_kept.fix
+    assert [one.code for one in cured.ailments] == ["bus-one-copy"]
+    assert [record.event for record in caplog.records if hasattr(record, "event")] == ["bus.not_kept"]
 
 
 async def test_bus_that_is_away_is_said_to_be(tmp_path: Path) -> None:

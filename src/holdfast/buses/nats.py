@@ -28,6 +28,7 @@ from holdfast.buses.nats_link import Link
 from holdfast.buses.nats_options import Options, parse
 from holdfast.buses.nats_stream import (
     ARRIVALS,
+    ON_DISK,
     STREAM,
     SUBJECTS,
     ensure_consumer,
@@ -304,7 +305,14 @@ class NatsBus:
 
     async def _established(self, client: Client) -> None:
         self._js = client.jetstream(timeout=self._timeout_s)
-        await ensure_stream(self._js, replicas=self._options.replicas)
+        is_kept = await ensure_stream(self._js, replicas=self._options.replicas)
+        if not is_kept:
+            logger.warning(
+                "bus.not_kept: the stream of deliveries is in the memory of NATS; whenever its server ends, their jobs "
+                "wait for their dispatch timeout. None is lost. To change that: %s",
+                ON_DISK,
+                extra={"event": "bus.not_kept"},
+            )
         self._inbox = client.new_inbox()
         await client.subscribe(f"{self._inbox}.*.*", cb=self._came, pending_msgs_limit=INBOUND_MAX)
         await client.subscribe(ARRIVALS, cb=self._heard, pending_msgs_limit=INBOUND_MAX)

@@ -11,7 +11,7 @@ from nats.errors import NoRespondersError
 
 from holdfast.buses.nats_link import Link
 from holdfast.buses.nats_options import Options, parse
-from holdfast.buses.nats_stream import STREAM, no_jetstream
+from holdfast.buses.nats_stream import ON_DISK, STREAM, no_jetstream
 from holdfast.core.inspection import Aspect, Fact, Inspection, Replicas, Sync
 from holdfast.errors import BusUnavailable
 
@@ -47,19 +47,12 @@ def _told(options: Options, version: str, answer: dict[str, Any]) -> Inspection:
     config = answer.get("config", {})
     # Before the first plane has made it, the stream is as the URL wants it.
     copies, storage = config.get("num_replicas", options.replicas), config.get("storage", "file")
-    synced = Sync.COMMIT if options.synced else Sync.INTERVAL
     return Inspection(
         engine="NATS JetStream",
         version=version,
         place=options.shown,
         facts=(
-            Fact(
-                aspect=Aspect.SYNC,
-                value=Sync.NOTHING if storage == "memory" else synced,
-                setting="sync_interval",
-                found="always, by the word of the URL" if options.synced else "not said",
-                fix="set sync_interval: always on the server, and say so with ?sync=always",
-            ),
+            _kept(options, storage),
             Fact(
                 aspect=Aspect.REPLICAS,
                 value=Replicas.SYNCHRONOUS if copies > 1 else Replicas.NONE,
@@ -70,6 +63,25 @@ def _told(options: Options, version: str, answer: dict[str, Any]) -> Inspection:
         ),
         settings={"stream": STREAM if config else "not made yet", "storage": storage},
         clock=_time_of(answer.get("ts", "")),
+    )
+
+
+def _kept(options: Options, storage: str) -> Fact:
+    if storage == "memory":
+        # Whatever the server does about its disk: the stream is not on it. No server changes that of a stream it has.
+        return Fact(
+            aspect=Aspect.SYNC,
+            value=Sync.NOTHING,
+            setting="storage",
+            found=storage,
+            fix=f"{ON_DISK}, and start a plane",
+        )
+    return Fact(
+        aspect=Aspect.SYNC,
+        value=Sync.COMMIT if options.synced else Sync.INTERVAL,
+        setting="sync_interval",
+        found="always, by the word of the URL" if options.synced else "not said",
+        fix="set sync_interval: always on the server, and say so with ?sync=always",
     )
 
 

@@ -20,6 +20,7 @@ from holdfast.errors import Invalid
 STREAM = "HOLDFAST_DELIVERIES"
 SUBJECTS = "holdfast.deliveries"
 ARRIVALS = "holdfast.arrivals"
+ON_DISK = f"remove the stream, which a plane then makes again on disk: nats stream rm {STREAM}"
 
 DEDUP_S = 120.0
 """The same delivery within this is one message. Later it is a second one, which finds its job started."""
@@ -50,8 +51,10 @@ def subject_of(worker: str) -> str:
     return f"{SUBJECTS}.{token_of(worker)}"
 
 
-async def ensure_stream(js: JetStreamContext, *, replicas: int) -> None:
-    """Find the stream or make it. Raises `Invalid` where this server cannot, or has another one of that name."""
+async def ensure_stream(js: JetStreamContext, *, replicas: int) -> bool:
+    """Find the stream or make it. True if it is kept on disk: one that is not does its work, until its server ends.
+
+    Raises `Invalid` where this server cannot, or has another one of that name."""
     wanted = api.StreamConfig(
         name=STREAM,
         subjects=[f"{SUBJECTS}.*"],
@@ -76,6 +79,7 @@ async def ensure_stream(js: JetStreamContext, *, replicas: int) -> None:
         raise no_jetstream() from error
     if found.retention != api.RetentionPolicy.WORK_QUEUE or found.subjects != wanted.subjects:
         raise Invalid(f"the stream {STREAM} is not one that holdfast made: remove it, or use another account")
+    return found.storage == api.StorageType.FILE
 
 
 def no_jetstream() -> Invalid:

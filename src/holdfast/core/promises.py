@@ -71,6 +71,9 @@ RULINGS: dict[tuple[Part, Aspect, str], Ruling] = {
     ("bus", Aspect.SYNC, Sync.INTERVAL): Ruling(
         "bus-sync-interval", _W, "after a power loss some jobs wait for their dispatch timeout; none is lost"
     ),
+    ("bus", Aspect.SYNC, Sync.NOTHING): Ruling(
+        "bus-not-kept", _W, "whenever its server ends, all deliveries are gone, and their jobs wait for their dispatch timeout; none is lost"
+    ),
     ("bus", Aspect.REPLICAS, Replicas.NONE): Ruling(
         "bus-one-copy", _W, "while its one server is away nothing is dispatched, and jobs that were wait for their timeout"
     ),
