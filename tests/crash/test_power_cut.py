@@ -108,7 +108,7 @@ async def check(folder: Path, moment: int, said: Acknowledged) -> None:
 
 
 @pytest.mark.timeout(300)
-async def test_nothing_acknowledged_is_lost_by_a_power_cut(recorder: Recorder, cuts: Path) -> None:
+async def test_schedule_60_nothing_acknowledged_is_lost_by_a_power_cut(recorder: Recorder, cuts: Path) -> None:
     said = Acknowledged()
     store = opened(recorder.folder)
     await store.open()
