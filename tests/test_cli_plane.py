@@ -278,3 +278,30 @@ def test_tenants_do_not_see_each_other(plane: Plane) -> None:
 
     assert plane.shell("job", "get", job["id"], HOLDFAST_TENANT="acme").exit_code == 0
     assert plane.shell("job", "get", job["id"]).exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("job list", "there is no job yet"),
+        ("job list --state FAILED", "there is no job that fits"),
+        ("run list", "there is no run yet"),
+        ("run list --workflow payout", "there is no run that fits"),
+        ("effect list", "no effect waits for a person"),
+        ("effect list --state all", "there is no effect yet"),
+        ("effect list --state committed", "there is no effect that fits"),
+        ("approval list", "no approval waits for a decision"),
+        ("approval list --state all", "there is no approval yet"),
+        ("approval list --assignee ann", "there is no approval that fits"),
+        ("dead-letter list", "there is no dead letter yet"),
+        ("schedule list", "there is no schedule yet"),
+        ("webhook list", "there is no webhook yet"),
+        ("workflow list", "there is no workflow yet"),
+        ("audit list", "there is no change yet"),
+    ],
+)
+def test_empty_list_says_whether_there_is_none_or_none_of_those(plane: Plane, command: str, said: str) -> None:
+    listed = plane.shell(*command.split(), "--tenant", "nobody")
+
+    assert (listed.exit_code, listed.stderr) == (0, f"{said}\n")
+    assert plane.shell(*command.split(), "--tenant", "nobody", "-o", "json").stdout == "[]\n"

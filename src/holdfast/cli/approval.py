@@ -10,7 +10,7 @@ import click
 from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.job import Json
 from holdfast.cli.output import Column, json_value, moment, print_row, print_rows, text
-from holdfast.cli.repeat import Paging, show_page, with_pages, with_watch
+from holdfast.cli.repeat import Paging, none_of, show_page, with_pages, with_watch
 from holdfast.cli.saying import F, with_by, with_reason
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ def list_approvals(
         connection,
         lambda client: client.approvals(state=None if state == "all" else state, job=job, assignee=assignee, **paging),
         _LINE,
-        empty="there is no such approval",
+        empty="no approval waits for a decision"
+        if state == "pending" and not (job or assignee or paging["cursor"])
+        else none_of("approval", state != "all", job, assignee, cursor=paging["cursor"]),
         watch=watch,
     )
 

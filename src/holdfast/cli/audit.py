@@ -11,7 +11,7 @@ import click
 from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.output import json_value, moment, print_row, text
 from holdfast.cli.refusals import Misused
-from holdfast.cli.repeat import Paging, show_page, with_pages, with_watch
+from holdfast.cli.repeat import Paging, none_of, show_page, with_pages, with_watch
 from holdfast.cli.saying import F
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def list_lines(
         connection,
         lambda client: client.audit(plane=of_plane, action=action, subject=subject, **paging),
         _LINE,
-        empty="nobody has changed anything",
+        empty=none_of("change", action, subject, cursor=paging["cursor"]),
         watch=watch,
     )
 

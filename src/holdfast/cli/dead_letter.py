@@ -8,7 +8,7 @@ import click
 
 from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.output import Column, json_value, moment, print_row, print_rows, text
-from holdfast.cli.repeat import Paging, show_page, with_pages, with_watch
+from holdfast.cli.repeat import Paging, none_of, show_page, with_pages, with_watch
 
 _REPLAYED: Column = ("replayed_as", lambda row: row["replayed_as"] or "-")
 _LINE = [text("number"), moment("at"), text("topic"), text("reason"), text("job_id"), _REPLAYED]
@@ -28,7 +28,11 @@ def dead_letter() -> None:
 def list_letters(connection: Connection, *, watch: bool, **paging: Unpack[Paging]) -> None:
     """Dead letters, newest first."""
     show_page(
-        connection, lambda client: client.dead_letters(**paging), _LINE, empty="there is no dead letter", watch=watch
+        connection,
+        lambda client: client.dead_letters(**paging),
+        _LINE,
+        empty=none_of("dead letter", cursor=paging["cursor"]),
+        watch=watch,
     )
 
 

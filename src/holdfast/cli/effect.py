@@ -10,7 +10,7 @@ from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.job import Json
 from holdfast.cli.output import json_value, moment, print_row, text
 from holdfast.cli.refusals import Absent
-from holdfast.cli.repeat import Paging, show_page, with_pages, with_watch
+from holdfast.cli.repeat import Paging, none_of, show_page, with_pages, with_watch
 from holdfast.cli.saying import with_reason
 from holdfast.core.states import EffectState
 
@@ -44,7 +44,9 @@ def list_effects(
         connection,
         lambda client: client.effects(state=None if wanted == "all" else wanted, job_id=job_id, **paging),
         _LINE,
-        empty="there is no such effect",
+        empty="no effect waits for a person"
+        if wanted == EffectState.UNKNOWN and not (job_id or paging["cursor"])
+        else none_of("effect", wanted != "all", job_id, cursor=paging["cursor"]),
         watch=watch,
     )
 

@@ -13,7 +13,7 @@ import click
 from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.output import Column, json_value, moment, print_row, printable, text
 from holdfast.cli.refusals import Failed, TookTooLong
-from holdfast.cli.repeat import Paging, show_page, with_pages, with_watch
+from holdfast.cli.repeat import Paging, none_of, show_page, with_pages, with_watch
 from holdfast.core.states import LIVE, TERMINAL, Risk, State
 
 if TYPE_CHECKING:
@@ -158,7 +158,9 @@ def get(connection: Connection, *, job_id: str, wait: bool, wait_timeout: float 
 @with_plane
 def list_jobs(connection: Connection, *, watch: bool, **wanted: Any) -> None:  # noqa: ANN401
     """Jobs, newest first."""
-    show_page(connection, lambda client: client.list(**wanted), _LINE, empty="there is no such job", watch=watch)
+    filters = [value for name, value in wanted.items() if name not in ("limit", "cursor")]
+    empty = none_of("job", *filters, cursor=wanted["cursor"])
+    show_page(connection, lambda client: client.list(**wanted), _LINE, empty=empty, watch=watch)
 
 
 @job.command()

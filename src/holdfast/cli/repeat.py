@@ -53,6 +53,13 @@ def with_watch(command: F) -> F:
     return click.option("-w", "--watch", is_flag=True, help="Stay, and show it anew whenever it changes.")(command)
 
 
+def none_of(noun: str, *filters: object, cursor: str | None = None) -> str:
+    """What an empty list says: that there is none at all, or none of those that were asked for."""
+    if cursor:
+        return f"there is no further {noun}"
+    return f"there is no {noun} that fits" if any(filters) else f"there is no {noun} yet"
+
+
 def _how_to_go_on(found: Listed) -> str:
     next_cursor = getattr(found, "next_cursor", None)
     return f"more: --cursor {next_cursor}" if next_cursor else ""

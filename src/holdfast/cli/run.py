@@ -10,7 +10,7 @@ from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.job import Json, print_event, with_labels, with_wait
 from holdfast.cli.output import Column, json_value, moment, print_row, print_rows, printable, text
 from holdfast.cli.refusals import Failed, TookTooLong
-from holdfast.cli.repeat import Paging, show_page, with_pages, with_watch
+from holdfast.cli.repeat import Paging, none_of, show_page, with_pages, with_watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +92,8 @@ def get(connection: Connection, *, run_id: str, wait: bool, wait_timeout: float 
 @with_plane
 def list_runs(connection: Connection, *, watch: bool, **wanted: Any) -> None:  # noqa: ANN401
     """Runs, newest first."""
-    show_page(connection, lambda client: client.list_runs(**wanted), _LINE, empty="there is no such run", watch=watch)
+    empty = none_of("run", wanted["state"], wanted["workflow"], cursor=wanted["cursor"])
+    show_page(connection, lambda client: client.list_runs(**wanted), _LINE, empty=empty, watch=watch)
 
 
 @run.command()

@@ -9,7 +9,7 @@ import click
 from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.job import Json, with_labels
 from holdfast.cli.output import Column, json_value, moment, print_row, text
-from holdfast.cli.repeat import Paging, show_page, with_pages, with_watch
+from holdfast.cli.repeat import Paging, none_of, show_page, with_pages, with_watch
 
 if TYPE_CHECKING:
     from holdfast.api.schedules import ScheduleView
@@ -77,7 +77,13 @@ def add(
 @with_plane
 def list_schedules(connection: Connection, *, watch: bool, **paging: Unpack[Paging]) -> None:
     """Schedules by name."""
-    show_page(connection, lambda client: client.schedules(**paging), _LINE, empty="there is no schedule", watch=watch)
+    show_page(
+        connection,
+        lambda client: client.schedules(**paging),
+        _LINE,
+        empty=none_of("schedule", cursor=paging["cursor"]),
+        watch=watch,
+    )
 
 
 @schedule.command()

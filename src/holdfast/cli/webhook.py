@@ -8,7 +8,7 @@ import click
 
 from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.output import Column, json_value, moment, print_row, text
-from holdfast.cli.repeat import Paging, show_page, with_pages, with_watch
+from holdfast.cli.repeat import Paging, none_of, show_page, with_pages, with_watch
 
 if TYPE_CHECKING:
     from holdfast.api.webhooks import PostView, WebhookSecret
@@ -49,7 +49,13 @@ def add(connection: Connection, *, name: str, address: str, events: tuple[str, .
 @with_plane
 def list_webhooks(connection: Connection, *, watch: bool, **paging: Unpack[Paging]) -> None:
     """Webhooks by name."""
-    show_page(connection, lambda client: client.webhooks(**paging), _LINE, empty="there is no webhook", watch=watch)
+    show_page(
+        connection,
+        lambda client: client.webhooks(**paging),
+        _LINE,
+        empty=none_of("webhook", cursor=paging["cursor"]),
+        watch=watch,
+    )
 
 
 @webhook.command()
@@ -104,7 +110,7 @@ def log(connection: Connection, *, name: str, state: str | None, watch: bool, **
         connection,
         lambda client: client.webhook_posts(name, state=state, **paging),
         _POST,
-        empty="nothing of that kind was posted",
+        empty="nothing of that kind was posted" if state else "nothing was posted to it yet",
         watch=watch,
         hint=_SEE,
     )

@@ -11,7 +11,7 @@ from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.document import read_text, with_file
 from holdfast.cli.output import json_value, moment, print_row, text
 from holdfast.cli.refusals import Misused
-from holdfast.cli.repeat import show_page, with_pages, with_watch
+from holdfast.cli.repeat import none_of, show_page, with_pages, with_watch
 
 if TYPE_CHECKING:
     from holdfast.api.workflows import WorkflowView
@@ -59,7 +59,7 @@ def list_workflows(connection: Connection, *, watch: bool, cursor: str | None, l
         connection,
         lambda client: client.workflows(cursor=cursor, limit=min(limit, 100)),
         _LINE,
-        empty="there is no workflow",
+        empty=none_of("workflow", cursor=cursor),
         watch=watch,
     )
 
