@@ -1,6 +1,7 @@
 """The failure schedules of load, loops and storage (43 to 50 and 58 to 65), step by step.
 
-51 to 57 are about approvals and workflows, which are not built yet. The steps before are in `test_schedules_jobs.py`.
+51 to 57 are about approvals and workflows: `test_schedules_approvals.py` and `test_schedules_runs.py`. The steps before are in
+`test_schedules_jobs.py`.
 """
 
 from __future__ import annotations

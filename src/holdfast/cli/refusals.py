@@ -49,7 +49,7 @@ class TookTooLong(Refusal):
 
 
 class Broken(Refusal):
-    """A drill has found a promise that did not hold."""
+    """A promise does not hold: a drill or the doctor has found one."""
 
     exit_code = 7
 

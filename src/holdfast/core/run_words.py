@@ -43,7 +43,7 @@ class NotifySent(NamedTuple):
     step: str
     post: str
     error: dict[str, Any] | None = None
-    """None: it has arrived."""
+    """None: it is stored, and its delivery is the webhook's business. Else why it could not be."""
 
 
 class TimerDue(NamedTuple):
