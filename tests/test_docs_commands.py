@@ -18,7 +18,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "ex
 
 _SPAN = re.compile(r"`(holdfast [^`\n]+)`")
 _LINE = re.compile(r"^(?:\$ |ExecStart=\S*/)?(holdfast .+)$", re.MULTILINE)
-_BLOCK = re.compile(r"^```(?:console|sh|ini)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(?:bash|console|sh|ini)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def typed(text: str) -> Iterator[str]:
