@@ -6,7 +6,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from holdfast.locks.errors import LeaseLost, LossReason, NotOwned
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
 
 _LOSING = threading.Lock()
+
+
+@cache
+def _guards() -> Callable[..., Any]:
+    from holdfast.locks.guards import guard_for  # noqa: PLC0415  (a tenth of the library's import time)
+
+    return guard_for
 
 
 @lru_cache(64)
@@ -144,9 +151,7 @@ class Lease:
         Accepts connections of asyncpg, psycopg, SQLAlchemy, sqlite3, apsw and redis-py; see
         `holdfast.locks.guards.guard`.
         """
-        from holdfast.locks.guards import guard  # noqa: PLC0415  (a tenth of the library's import time)
-
-        return guard(self, connection, resource, seq=seq, once_per_fence=once_per_fence)
+        return _guards()(self, connection, resource, seq, once_per_fence)
 
     def fence_refused(self, resource: str) -> None:
         self._observer.fence_refused(self.lock_class, resource)
