@@ -1,4 +1,7 @@
-"""What the workers of `test_run_kills.py` do: book each step, at a bank that knows a repetition by its key."""
+"""What the workers of `test_run_kills.py` do: book each step, at a bank that notes whatever is entered, repetitions too.
+
+A real bank would know a repetition by its key. This one does not, so that every performance can be counted.
+"""
 
 from __future__ import annotations
 
@@ -18,5 +21,5 @@ async def book(job: Job) -> int:
 def enter(bank: str, item: int, idempotency_key: str) -> int:
     with sqlite3.connect(bank, timeout=20, isolation_level=None) as connection:
         connection.execute("PRAGMA synchronous = OFF")  # processes die here, the machine does not
-        connection.execute("INSERT OR IGNORE INTO entries VALUES (?, ?)", (idempotency_key, item))
+        connection.execute("INSERT INTO entries VALUES (?, ?)", (idempotency_key, item))
     return item
