@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import re
 import threading
@@ -29,8 +30,8 @@ from holdfast.gateway.routes import ROUTES
 
 AnyCase = Any
 """`schemathesis.Case`: mypy does not follow it there (pyproject.toml)."""
-EXAMPLES = 3
-"""Per operation and mode, in every test run."""
+EXAMPLES = int(os.environ.get("HOLDFAST_TEST_EXAMPLES", "0"))
+"""Per operation and mode, drawn anew each time, if somebody asks for them; else the same three in every test run."""
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,9 @@ def known(url: str) -> dict[str, Any]:
 
 # It is the plane, in its own thread, that draws while hypothesis watches.
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
-@pytest.mark.timeout(400)  # all routes, one after the other: on a busy machine that takes minutes
+@pytest.mark.timeout(
+    400 if not EXAMPLES else 0
+)  # all routes, one after the other: on a busy machine that takes minutes
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
 def test_answers_are_those_documented(url: str, known: dict[str, Any], mode: GenerationMode) -> None:
     # The event stream is left out: it answers for as long as somebody listens.
@@ -101,7 +104,9 @@ def test_answers_are_those_documented(url: str, known: dict[str, Any], mode: Gen
 
 def walk(cases: SearchStrategy[AnyCase], known: dict[str, Any]) -> None:
     @given(case=cases)
-    @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=EXAMPLES or 3, deadline=None, derandomize=not EXAMPLES, suppress_health_check=list(HealthCheck)
+    )
     def ask(case: AnyCase) -> None:
         if known:
             make_sensible(case, known)
