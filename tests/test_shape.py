@@ -1,4 +1,4 @@
-"""The shape of the tree: small modules, telling names, no machine's paths, no registry's address."""
+"""The shape of the tree: small modules, telling names, backends in their places, no machine's paths, no registry's address."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from holdfast import buses, stores
+from holdfast.locks import stores as lock_stores
 
 ROOT = Path(__file__).parent.parent
 MODULE_LINES_MAX = 400
@@ -82,6 +85,18 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
     return walk(ast.parse(path.read_text()), f"{named(path)}::")
 
 
+def compared(node: ast.AST) -> Iterator[ast.Constant]:
+    """The constants that something is compared with, or is asked to begin with."""
+    asked: list[ast.expr] = []
+    if isinstance(node, ast.Compare):
+        asked = [node.left, *node.comparators]
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "startswith":
+        asked = node.args
+    for one in asked:
+        parts = one.elts if isinstance(one, ast.Tuple | ast.List | ast.Set) else [one]
+        yield from (part for part in parts if isinstance(part, ast.Constant))
+
+
 def oversized(sizes: dict[str, int], limit: int, excepted: dict[str, int]) -> list[str]:
     """What is too large or listed for nothing, as sentences."""
     grown = [
@@ -103,6 +118,22 @@ def test_functions_are_small() -> None:
     sizes = {name: size for p in sources() for name, size in functions(p)}
 
     assert oversized(sizes, FUNCTION_LINES_MAX, LARGE_FUNCTIONS) == []
+
+
+def test_nobody_but_the_table_of_a_backend_asks_for_its_scheme() -> None:
+    """What differs between backends is declared where they are, or adding one means a search through all the others."""
+    schemes = stores._BACKENDS.keys() | buses._BACKENDS.keys() | lock_stores._BACKENDS.keys()
+    places = ("src/holdfast/stores/", "src/holdfast/buses/", "src/holdfast/locks/stores/", "src/holdfast/locks/guards/")
+    guilty = [
+        f"{named(p)}:{word.lineno}: {word.value!r}"
+        for p in sources()
+        if named(p).startswith("src/") and not named(p).startswith(places)
+        for node in ast.walk(ast.parse(p.read_text()))
+        for word in compared(node)
+        if isinstance(word.value, str) and word.value.rstrip(":/") in schemes
+    ]
+
+    assert guilty == []
 
 
 def test_module_names_say_what_is_inside() -> None:

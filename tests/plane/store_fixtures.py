@@ -24,7 +24,7 @@ TIMEOUT_S = 10.0
 """Tests share the machine: what is slow is not away."""
 
 
-@pytest.fixture(params=["file", "memory", "inline", "postgres", "redis"])
+@pytest.fixture(params=["file", "memory", "inline", *FRESH])
 def clock(request: pytest.FixtureRequest) -> ManualRuntime:
     clock = ManualRuntime(inline=request.param == "inline")
     if request.param in FRESH:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from holdfast.buses.embedded import DeliveryStore, EmbeddedBus
@@ -18,7 +18,19 @@ if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
 
 TIMEOUT_S = 2.0
-_BACKENDS = {"nats": "nats", "tls": "nats"}
+
+
+class Backend(NamedTuple):
+    """What others must know of a backend without importing it: nobody asks for a scheme elsewhere."""
+
+    module: str
+    """Here; and beside it `<module>_inspect`."""
+    port: int
+    """Of a server whose URL names none."""
+
+
+_NATS = Backend("nats", port=4222)
+_BACKENDS = {"nats": _NATS, "tls": _NATS}
 
 
 @asynccontextmanager
@@ -44,12 +56,20 @@ async def inspect_bus(url: str, *, runtime: Runtime, timeout_s: float = TIMEOUT_
     return found
 
 
+def port_of(url: str) -> int:
+    """Of the server of a bus; 0: it has none that anybody knows."""
+    backend = _BACKENDS.get(urlsplit(url).scheme)
+    return urlsplit(url).port or (0 if backend is None else backend.port)
+
+
 def _backend(url: str, part: str = "") -> ModuleType:
     backend = _BACKENDS.get(urlsplit(url).scheme)
     if backend is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted(_BACKENDS))
         raise ValueError(f"no bus serves this URL; use one of {known}, or leave it out for the bus in the store")
     try:
-        return import_module(f"holdfast.buses.{backend}{part}")
+        return import_module(f"holdfast.buses.{backend.module}{part}")
     except ModuleNotFoundError as missing:
-        raise ValueError(f"this bus needs the package {missing.name!r}: pip install 'holdfast[{backend}]'") from missing
+        raise ValueError(
+            f"this bus needs the package {missing.name!r}: pip install 'holdfast[{backend.module}]'"
+        ) from missing

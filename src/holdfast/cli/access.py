@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import unquote, urlsplit
 
 import click
 
@@ -60,11 +58,14 @@ class Access:
             raise refusal(error, then="") from error
 
     def _check_url(self) -> None:
-        parts = urlsplit(self.url)
+        from holdfast.locks.stores import shown  # noqa: PLC0415  (`holdfast --help` asks no store)
+        from holdfast.stores import file_of  # noqa: PLC0415
+
+        file = file_of(self.url)
         # A store makes its file when it opens it: a mistyped name must not be answered with "nothing is held".
-        if parts.scheme == "sqlite" and parts.path and not Path(unquote(parts.path).removeprefix("/")).exists():
+        if file is not None and not file.exists():
             raise Away(
-                f"sqlite://{parts.path}: no such file. Name the store your program uses with --store or HOLDFAST_STORE; "
+                f"{shown(self.url)}: no such file. Name the store your program uses with --store or HOLDFAST_STORE; "
                 "a plane is asked for its locks with `holdfast lock classes` and `holdfast why lock KEY`"
             )
 

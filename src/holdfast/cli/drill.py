@@ -126,7 +126,7 @@ def _site(store: str | None, bus: str | None, plane: str | None, consent: str | 
     if plane is None:
         if consent is not None:
             raise Misused("--consent is for --plane alone: other drills use a plane of their own")
-        if (store or "").startswith("sqlite:"):
+        if store and not _is_shared(store):
             raise Misused("a drill makes its own SQLite file. Leave --store out, or name a server")
         return Site(store=store or "", bus=bus or "")
     check_url(plane, "--plane")
@@ -136,6 +136,15 @@ def _site(store: str | None, bus: str | None, plane: str | None, consent: str | 
     if consent != name:
         raise Misused(f"drills put load on {name} and leave finished jobs there. If they may, say --consent {name}")
     return Site(plane=plane.rstrip("/"), api_key=api_key_given())
+
+
+def _is_shared(store: str) -> bool:
+    from holdfast.stores import is_shared  # noqa: PLC0415
+
+    try:
+        return is_shared(store)
+    except ValueError as error:
+        raise Misused(str(error)) from None
 
 
 def _write(out: Path, reports: Sequence[Report]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
-from urllib.parse import parse_qs, urlsplit
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+from urllib.parse import parse_qs, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from holdfast.core.inspection import Inspection
 from holdfast.core.topic import Topics
@@ -22,22 +24,39 @@ TIMEOUT_S = 2.0
 NAMESPACE = "holdfast"
 """Of a plane whose URL names none (`?namespace=…`)."""
 
-_BACKENDS = {
-    "sqlite": "sqlite",
-    "postgresql": "postgres",
-    "postgres": "postgres",
-    "redis": "redis",
-    "rediss": "redis",
-    "unix": "redis",
-    "redis+sentinel": "redis",
-    "rediss+sentinel": "redis",
-    "redis+cluster": "redis",
-    "rediss+cluster": "redis",
-    "valkey": "redis",
-    "valkeys": "redis",
-}
 
-_OF_ONE_PROCESS = {"sqlite"}
+class Backend(NamedTuple):
+    """What others must know of a backend without importing it: nobody asks for a scheme elsewhere."""
+
+    module: str
+    """Here; and beside it `<module>_inspect` and `<module>_portable`."""
+    port: int = 0
+    """Of a server whose URL names none."""
+    is_file: bool = False
+    """One file, of one process at a time. Others are servers, where each process hears of what the others have committed."""
+    has_parts: bool = False
+    """Whether several planes can be in it, each in a part of its own: `<module>_part`."""
+
+
+_SQLITE = Backend("sqlite", is_file=True)
+_POSTGRES = Backend("postgres", port=5432, has_parts=True)
+_REDIS = Backend("redis", port=6379, has_parts=True)
+_REDIS_ELSEWHERE = Backend("redis")
+
+_BACKENDS = {
+    "sqlite": _SQLITE,
+    "postgresql": _POSTGRES,
+    "postgres": _POSTGRES,
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "valkey": _REDIS,
+    "valkeys": _REDIS,
+    "unix": _REDIS_ELSEWHERE,
+    "redis+sentinel": _REDIS_ELSEWHERE,
+    "rediss+sentinel": _REDIS_ELSEWHERE,
+    "redis+cluster": _REDIS_ELSEWHERE,
+    "rediss+cluster": _REDIS_ELSEWHERE,
+}
 
 
 class StoreWithBus(Store, Protocol):
@@ -78,7 +97,39 @@ def open_portable(url: str, *, runtime: Runtime) -> Portable:
 
 def is_shared(url: str) -> bool:
     """Whether several processes may work on the store, because each hears of what the others have committed."""
-    return _scheme_of(url) not in _OF_ONE_PROCESS
+    backend = _BACKENDS.get(_scheme_of(url))
+    return backend is None or not backend.is_file
+
+
+def file_of(url: str) -> Path | None:
+    """The file that a URL names, also one of a lock store; None: it is no file."""
+    backend = _BACKENDS.get(_scheme_of(url))
+    path = unquote(urlsplit(url).path).removeprefix("/")
+    return Path(path) if backend is not None and backend.is_file and path else None
+
+
+def port_of(url: str) -> int:
+    """Of the store's server; 0: it has none that anybody knows."""
+    backend = _BACKENDS.get(_scheme_of(url))
+    return urlsplit(url).port or (0 if backend is None else backend.port)
+
+
+def own_part(url: str, name: str) -> AbstractAsyncContextManager[str]:
+    """A part of the store for one plane alone, as a URL; removed afterwards with all that is in it. Where a store has no
+    parts it is the whole of it, and nothing is removed."""
+    backend = _BACKENDS.get(_scheme_of(url))
+    if backend is None or not backend.has_parts:
+        return nullcontext(url)
+    part: AbstractAsyncContextManager[str] = _backend(url, "_part").own_part(url, name)
+    return part
+
+
+def with_options(url: str, **options: str | None) -> str:
+    """The URL with other options; None takes one away."""
+    parts = urlsplit(url)
+    given = dict(parse_qsl(parts.query)) | options
+    query = urlencode({name: value for name, value in given.items() if value is not None})
+    return urlunsplit(parts._replace(query=query))
 
 
 def _backend(url: str, part: str = "") -> ModuleType:
@@ -87,10 +138,10 @@ def _backend(url: str, part: str = "") -> ModuleType:
         known = ", ".join(f"{scheme}://" for scheme in sorted(_BACKENDS))
         raise ValueError(f"no store serves this URL; use one of {known}")
     try:
-        return import_module(f"holdfast.stores.{backend}{part}")
+        return import_module(f"holdfast.stores.{backend.module}{part}")
     except ModuleNotFoundError as missing:
         raise ValueError(
-            f"this store needs the package {missing.name!r}: pip install 'holdfast[{backend}]'"
+            f"this store needs the package {missing.name!r}: pip install 'holdfast[{backend.module}]'"
         ) from missing
 
 

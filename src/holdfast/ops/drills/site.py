@@ -8,18 +8,19 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
+from holdfast import buses, stores
 from holdfast.errors import Invalid
 from holdfast.locks.runtime import SYSTEM
 from holdfast.locks.stores import shown
 from holdfast.ops.proxy import Proxy
+from holdfast.stores import is_shared, own_part
 
-PORTS = {"postgresql": 5432, "postgres": 5432, "redis": 6379, "valkey": 6379, "etcd": 2379, "nats": 4222}
 SLOW_S = 0.15
 """What each step of a slow store takes."""
 
@@ -156,66 +157,15 @@ async def open_store_site(url: str, folder: Path) -> AsyncIterator[Faulty]:
         finally:
             await file.heal()
         return
-    if urlsplit(url).scheme == "sqlite":
+    if not is_shared(url):
         raise Invalid("a drill makes its own SQLite file: leave --store out, or name a server")
-    async with _part_of(url) as own, Proxy(_port(own), host=urlsplit(own).hostname or "127.0.0.1") as proxy:
+    # Where a store has no parts it is all of it: such a server must be for drills alone.
+    part = own_part(url, f"holdfast_drill_{SYSTEM.token()[:12]}")
+    async with part as own, Proxy(stores.port_of(own), host=urlsplit(own).hostname or "127.0.0.1") as proxy:
         yield Server(proxy, own)
 
 
 @asynccontextmanager
 async def open_bus_site(url: str) -> AsyncIterator[Server]:
-    async with Proxy(_port(url), host=urlsplit(url).hostname or "127.0.0.1") as proxy:
+    async with Proxy(buses.port_of(url), host=urlsplit(url).hostname or "127.0.0.1") as proxy:
         yield Server(proxy, url)
-
-
-def _port(url: str) -> int:
-    parts = urlsplit(url)
-    return parts.port or PORTS.get(parts.scheme, 0)
-
-
-def _part_of(url: str) -> AbstractAsyncContextManager[str]:
-    """A schema or a namespace of its own, removed afterwards. Elsewhere all of it: name a server for drills alone."""
-    scheme = urlsplit(url).scheme
-    name = f"holdfast_drill_{SYSTEM.token()[:12]}"
-    if scheme.startswith("postgres"):
-        return _schema(url, name)
-    if "+" not in scheme and scheme.startswith(("redis", "valkey")):
-        return _namespace(url, name)
-    return nullcontext(url)
-
-
-@asynccontextmanager
-async def _schema(url: str, name: str) -> AsyncIterator[str]:
-    import asyncpg  # noqa: PLC0415  (only where its URL names it)
-
-    connection = await asyncpg.connect(_with(url, search_path=None))
-    try:
-        await connection.execute(f"CREATE SCHEMA {name}")
-        yield _with(url, search_path=name)
-    finally:
-        with suppress(Exception):
-            await connection.execute(f"DROP SCHEMA {name} CASCADE")
-        await connection.close()
-
-
-@asynccontextmanager
-async def _namespace(url: str, name: str) -> AsyncIterator[str]:
-    import redis.asyncio  # noqa: PLC0415  (only where its URL names it)
-
-    try:
-        yield _with(url, namespace=name)
-    finally:
-        client = redis.asyncio.from_url(_with(url, namespace=None).replace("valkey", "redis", 1))
-        # Of the plane, and of its locks.
-        for pattern in (f"{{{name}}}:*", f"{name}:*"):
-            left = [key async for key in client.scan_iter(match=pattern, count=1000)]
-            if left:
-                await client.unlink(*left)
-        await client.aclose()
-
-
-def _with(url: str, **options: str | None) -> str:
-    parts = urlsplit(url)
-    given = dict(parse_qsl(parts.query)) | options
-    query = urlencode({name: value for name, value in given.items() if value is not None})
-    return urlunsplit(parts._replace(query=query))

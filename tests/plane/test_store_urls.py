@@ -1,0 +1,71 @@
+"""What is known of a store by its URL alone: its file, its port, and parts of it for one plane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import servers
+
+from holdfast import buses
+from holdfast.core.topic import Topics
+from holdfast.locks.runtime import SYSTEM
+from holdfast.stores import StoreWithBus, file_of, is_shared, open_store, own_part, port_of
+from plane.jobs import submitted
+from plane.store_fixtures import FRESH, TIMEOUT_S
+
+
+@pytest.fixture(params=list(FRESH))
+def url(request: pytest.FixtureRequest, running: dict[str, servers.Server | None]) -> Iterator[str]:
+    with FRESH[request.param](running) as url:
+        yield url
+
+
+async def opened(url: str) -> StoreWithBus:
+    store = open_store(url, topics=Topics(), runtime=SYSTEM, timeout_s=TIMEOUT_S)
+    await store.open()
+    return store
+
+
+async def test_part_of_a_server_is_empty_and_leaves_nothing_behind(url: str) -> None:
+    for _ in range(2):
+        async with own_part(url, "holdfast_part") as own:
+            store = await opened(own)
+            assert await store.count_jobs() == {}
+            await submitted(store)
+            assert await store.count_jobs() != {}
+            await store.close()
+
+    whole = await opened(url)
+    assert await whole.count_jobs() == {}
+    await whole.close()
+
+
+@pytest.mark.parametrize("url", ["sqlite:///plane.db", "redis+sentinel://a,b/main", "etcd://127.0.0.1"])
+async def test_store_without_parts_is_its_own(url: str) -> None:
+    async with own_part(url, "holdfast_part") as own:
+        assert own == url
+
+
+@pytest.mark.parametrize(
+    ("url", "file", "port"),
+    [
+        ("sqlite:///plane%20b.db", Path("plane b.db"), 0),
+        ("sqlite:////srv/plane.db", Path("/srv/plane.db"), 0),
+        ("postgresql://ann@db/jobs", None, 5432),
+        ("postgres://ann@db:5433/jobs", None, 5433),
+        ("rediss://cache/0", None, 6379),
+        ("valkey://cache", None, 6379),
+        ("redis+cluster://a:1,b:2", None, 0),
+        ("etcd://a", None, 0),
+    ],
+)
+def test_url_tells_a_file_from_a_server_and_its_port(url: str, file: Path | None, port: int) -> None:
+    assert (file_of(url), is_shared(url)) == (file, file is None)
+    if "," not in url:
+        assert port_of(url) == port
+
+
+def test_bus_has_a_port() -> None:
+    assert [buses.port_of(url) for url in ("nats://a", "tls://a:1", "nowhere://a")] == [4222, 1, 0]
