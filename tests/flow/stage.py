@@ -304,7 +304,7 @@ class Stage(Replica):
                 assert len(now) == len(jobs)
                 if all(job.is_terminal for job in now):
                     return now
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.5)
 
     @asynccontextmanager
     async def working(

@@ -74,8 +74,8 @@ async def test_what_cannot_be_put_right_is_told_all_the_same(runtime: VirtualRun
 async def test_orphan_behind_a_stuck_head_is_reached_in_bounded_batches(runtime: VirtualRuntime) -> None:
     """More than two pages of jobs that cannot be helped, and behind them one whose decision was lost."""
     async with staged(runtime) as stage:
-        for _ in range(2 * BATCH + 50):
-            await stage.submit("nobody.serves-this")
+        order = Order(tenant=ACME, topic="nobody.serves-this", payload=b"{}", labels={})
+        await stage.submitter.submit([order] * (2 * BATCH + 50))
         orphan = await undecided(stage)
         await asyncio.sleep(Topic(name="").pending_timeout_s)
         await replayer_of(stage, []).tick()
@@ -111,7 +111,7 @@ async def test_long_queue_is_walked_past_over_several_ticks_and_counted_once(
 @on_virtual_time
 async def test_orphan_of_every_live_state_ends_well(runtime: VirtualRuntime, state: State) -> None:
     """The plane died with the job in this state; the loops of the next one take it to its end."""
-    topics = Topics((Topic(name="*", dispatch_timeout_s=20.0),))
+    topics = Topics((Topic(name="*", pending_timeout_s=3.0, dispatch_timeout_s=3.0, lease_s=3.0),))
     async with staged(runtime, topics=topics) as stage:
         if state is State.PENDING:
             orphan = await undecided(stage)
