@@ -36,6 +36,9 @@ BUSY_S = 0.1
 """A run whose lock somebody else has is left alone for so long: he takes what there is, mostly."""
 DEFERRED_S = 1.0
 """The same for a run that could not be advanced: whatever is wrong with it, or with the store, may stay so."""
+AGAIN_S_MIN = 0.001
+"""Between two looks of its own accord. What is left of a wait may be less than the clock of the loop can add to itself: it
+would look again and again, and the time would not come."""
 PASSED_OVER_MAX = 10 * LOOK_MAX
 WORDS_TO_RUNS = frozenset(
     {"approval.decided", "approval.expired"}
@@ -84,7 +87,7 @@ class WorkflowEngine(Listener):
             if is_all or TurnEnd.WRITTEN not in ends:
                 break
         if self._busy_until and self._again is None:
-            wait_s = max(0.0, min(self._busy_until.values()) - self._now())
+            wait_s = max(AGAIN_S_MIN, min(self._busy_until.values()) - self._now())
             self._again = asyncio.get_running_loop().call_later(wait_s, self._look_again)
 
     async def _look(self) -> tuple[list[Turn], bool]:

@@ -27,7 +27,7 @@ EVERYWHERE_AND_APART = (*EVERYWHERE, "file", "redis", "memory+apart", "file+apar
 """For what is said of any bus, and costs little."""
 
 ON_POSTGRES_TOO = {
-    "test_cancel_handed_back", "test_execute", "test_schedules_jobs", "test_schedules_loops", "test_schedules_runs",
+    "test_cancel_handed_back", "test_execute", "test_run_sessions", "test_schedules_jobs", "test_schedules_loops", "test_schedules_runs",
 }  # fmt: skip
 OF_THE_ROWS = {
     "test_schedule_29_failed_rollback_is_counted_and_dispatched_again_within_the_timeout",

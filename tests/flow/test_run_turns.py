@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 from locks.virtual import VirtualRuntime, on_virtual_time
 
@@ -11,6 +12,7 @@ from flow.session_runs import CHAT, cancel, finish, join, states
 from flow.stage import ACME
 from holdfast.core.run import RunState
 from holdfast.flow.record import End
+from holdfast.workflow_engine import AGAIN_S_MIN
 
 
 @on_virtual_time
@@ -133,3 +135,14 @@ async def test_sessions_of_others_do_not_make_a_run_wait(runtime: VirtualRuntime
         await join(staged)
         assert (await staged.order("two", session="chat-2")).run.state is RunState.RUNNING
         assert (await staged.order("two")).run.state is RunState.RUNNING
+
+
+@on_virtual_time
+async def test_engine_that_leaves_a_run_alone_lets_time_pass_before_it_looks_again(runtime: VirtualRuntime) -> None:
+    """However little is left of the wait: less than the loop's clock can add to itself would never be over."""
+    async with runs_staged(runtime) as staged:
+        engine = staged.first.engine
+        engine._busy_until["r"] = math.nextafter(runtime.now(), math.inf)
+        await engine.tick()
+        assert engine._again is not None
+        assert engine._again.when() >= runtime.loop.time() + AGAIN_S_MIN / 2
