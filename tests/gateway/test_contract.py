@@ -20,7 +20,7 @@ from hypothesis.strategies import SearchStrategy
 from schemathesis import GenerationMode
 from schemathesis.core.failures import FailureGroup
 from schemathesis.core.result import Ok
-from schemathesis.specs.openapi.checks import positive_data_acceptance
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 from gateway.conftest import serving
 from holdfast import api
@@ -113,18 +113,24 @@ def walk(cases: SearchStrategy[AnyCase], known: dict[str, Any]) -> None:
         answer = case.call(timeout=20)
         # A schema-valid request may still come to a state that refuses it.
         refused = answer.status_code >= 400 and answer.json()["code"] in {"idempotency-key-reused", "version-mismatch"}
-        case.validate_response(answer, excluded_checks=[positive_data_acceptance] if refused else None)
+        # Blanks around a header's value are no part of it: what arrives may be valid.
+        is_padded = any(str(value) != str(value).strip(" \t") for value in case.headers.values())
+        left_out = [positive_data_acceptance] * refused + [negative_data_rejection] * is_padded
+        case.validate_response(answer, excluded_checks=left_out)
 
     ask()
 
 
 def make_sensible(case: AnyCase, known: dict[str, Any]) -> None:
-    """What no schema can say: cursors come from pages, a key is told once, and a whole number is written
-    without a point.
+    """What no schema can say: cursors come from pages, a key is told once, a label is asked for once, and a whole number is
+    written without a point.
 
     Half of the requests that name something name what is there, and none waits for a minute.
     """
-    case.body = whole(case.body)
+    if isinstance(case.body, dict | list):  # one that was left out must not be touched: it would count as a wrong one
+        case.body = whole(case.body)
+    if labels := case.query.get("label"):
+        case.query["label"] = list({label.partition("=")[0]: label for label in labels}.values())
     for part in (case.path_parameters, case.body):
         if isinstance(part, dict) and len(str(part)) % 2:
             part.update({name: known[name] for name in part if name in known})
