@@ -4,8 +4,8 @@ Every story on virtual time is told on SQLite and on Redis, and on Postgres, too
 one job or run: there a story costs five times as much. `HOLDFAST_TEST_STORIES=all` tells every one on every store. Those of
 the acceptance rows 62, 63, 70, 104 and 105 are told on every store with every bus, each a real server.
 
-The long ones, hundreds of jobs or days, are told on SQLite alone: what they ask of a store is what the short ones ask,
-and `tests/conformance` with `tests/plane/test_stores_agree.py` show that the stores answer alike.
+The long ones, hundreds of jobs or days, are told on SQLite alone (with `all`, on Redis too): what they ask of a store is
+what the short ones ask, and `tests/conformance` with `tests/plane/test_stores_agree.py` show that the stores answer alike.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def places_of(test: Callable[..., Any]) -> Sequence[str]:
     if name in OF_SEVERAL_HOSTS:
         return ("postgres", "redis")
     if os.environ.get("HOLDFAST_TEST_STORIES") == "all":
-        return EVERY_STORE
+        return ("memory", "redis") if name in LONG else EVERY_STORE
     if name in LONG:
         return ()
     return EVERY_STORE if module in ON_POSTGRES_TOO else ("memory", "redis")
