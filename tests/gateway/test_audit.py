@@ -38,6 +38,16 @@ async def test_every_change_names_who_made_it(served: Served) -> None:
     assert await served.client.audit_line(2) == found.items[1]
 
 
+async def test_name_that_is_none_is_refused_also_where_nothing_is_written_down(served: Served) -> None:
+    """A worker that is draining already: who asks once more leaves no line."""
+    await served.introduce("w1")
+    assert (await served.post("/v1/workers/w1:drain", holdfast_actor="ana")).status_code == 200
+
+    refused = await served.post("/v1/workers/w1:drain", holdfast_actor="no name")
+
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid")
+
+
 HELLO = "name: hello\nsteps:\n  - {id: say, kind: job, topic: quick}\n"
 
 

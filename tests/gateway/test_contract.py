@@ -20,7 +20,7 @@ from hypothesis.strategies import SearchStrategy
 from schemathesis import GenerationMode
 from schemathesis.core.failures import FailureGroup
 from schemathesis.core.result import Ok
-from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from gateway.conftest import serving
 from holdfast import api
@@ -113,10 +113,7 @@ def walk(cases: SearchStrategy[AnyCase], known: dict[str, Any]) -> None:
         answer = case.call(timeout=20)
         # A schema-valid request may still come to a state that refuses it.
         refused = answer.status_code >= 400 and answer.json()["code"] in {"idempotency-key-reused", "version-mismatch"}
-        # Blanks around a header's value are no part of it: what arrives may be valid.
-        is_padded = any(str(value) != str(value).strip(" \t") for value in case.headers.values())
-        left_out = [positive_data_acceptance] * refused + [negative_data_rejection] * is_padded
-        case.validate_response(answer, excluded_checks=left_out)
+        case.validate_response(answer, excluded_checks=[positive_data_acceptance] if refused else None)
 
     ask()
 

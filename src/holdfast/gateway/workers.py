@@ -32,9 +32,10 @@ async def list_workers(desk: Desk, _: Call) -> Answer:
 
 async def drain_worker(desk: Desk, call: Call) -> Answer:
     plane, worker = desk.plane, call.path["id"]
+    # Whoever asks must say so rightly, also where there is nothing to write down.
+    entry = entry_of(desk, call, "worker.drained", f"worker/{worker}", tenant=PLANE)
     if any(one.id == worker and not one.draining for one in plane.registry.views(now=plane.store.now())):
         # The registry is no part of the store. The line comes first: a worker that nobody has stopped is worse.
-        entry = entry_of(desk, call, "worker.drained", f"worker/{worker}", tenant=PLANE)
         await transact(Transaction(), store=plane.store, entry=entry)
     await drain(plane, worker)
     return Answer(NOTHING)
