@@ -218,6 +218,15 @@ async def test_tables_of_a_newer_version_are_refused(backend: Backend, store: Lo
     await late.close()
 
 
+async def test_tables_that_have_lost_their_version_are_refused(backend: Backend, store: LockStore) -> None:
+    await run(backend.url, "DELETE FROM holdfast_store")
+    late = backend.open()
+
+    with pytest.raises(StoreRefused, match=r"holdfast_store has lost its row.*backup"):
+        await late.open()
+    await late.close()
+
+
 # -- lost connections ------------------------------------------------------------------------------
 
 

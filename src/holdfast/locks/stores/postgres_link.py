@@ -165,6 +165,12 @@ async def _prepare(connection: asyncpg.Connection, subject: str, deadline: float
         if not facts["prepared"]:
             await _create(connection)
         version = await connection.fetchval("SELECT version FROM holdfast_store")
+    if version is None:
+        raise StoreRefused(
+            subject,
+            "the table holdfast_store has lost its row, and with it the floor of all fences",
+            next_step="Restore the holdfast_* tables from a backup, or drop them all and open the store again",
+        )
     if version > SCHEMA_VERSION:
         raise StoreRefused(
             subject,
