@@ -56,6 +56,7 @@ async def writes(locks: Locks, lock_class: LockClass, item: str, resource: str) 
     conn = sqlite3.connect(resource, timeout=10)
     while True:
         block = "returned"
+        tried: tuple[str, ...] = ()
         try:
             async with locks.hold(lock_class, item) as lease:
                 say("held", lease.fence, write(lease, conn, item))
@@ -64,10 +65,11 @@ async def writes(locks: Locks, lock_class: LockClass, item: str, resource: str) 
                 with suppress(asyncio.CancelledError):
                     await asyncio.shield(hearing)
                 await hearing
-                honest, stale = write(lease, conn, item), write(Unbelieving(lease), conn, item)
+                tried = write(lease, conn, item), write(Unbelieving(lease), conn, item)
         except LeaseLost:
             block = "LeaseLost"
-        say("tried", honest, stale, block)
+        if tried:  # else this process did not run for so long that the grant came too late to begin with
+            say("tried", *tried, block)
 
 
 async def holds(locks: Locks, lock_class: LockClass, item: str) -> None:
