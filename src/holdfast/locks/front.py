@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from holdfast.locks.classes import Classes
-from holdfast.locks.errors import LeaseLost, LockBusy, NotOwned
+from holdfast.locks.errors import LeaseLost, LockBusy, NotOwned, Unavailable
 from holdfast.locks.keeper import Keeper
 from holdfast.locks.lease import Lease
 from holdfast.locks.observe import LoggingObserver, Observer
@@ -101,9 +101,9 @@ class Front:
         if isinstance(error, LockBusy):
             self.observer.waited(chosen, key, waited_s=error.waited_s)
 
-    def fallback(self, chosen: LockClass, key: str) -> Lease | None:
-        """The store cannot be asked: a local lease if the class allows one."""
-        if chosen.on_store_error is not OnStoreError.LOCAL:
+    def fallback(self, chosen: LockClass, key: str, error: BaseException) -> Lease | None:
+        """A local lease, if it ended because the store cannot be asked, and the class allows one."""
+        if not isinstance(error, Unavailable) or chosen.on_store_error is not OnStoreError.LOCAL:
             return None
         self.observer.fallback(chosen, key)
         return Lease.local_only(chosen, key, runtime=self._runtime, observer=self.observer)

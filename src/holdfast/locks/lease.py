@@ -24,10 +24,11 @@ _LOSING = threading.Lock()
 
 
 @cache
-def _guards() -> Callable[..., Any]:
-    from holdfast.locks.guards import guard_for  # noqa: PLC0415  (a tenth of the library's import time)
+def _guard() -> Callable[..., Any]:
+    """Imported when first needed, and only then: it is a tenth of the library's import time."""
+    from holdfast.locks.guards import guard  # noqa: PLC0415
 
-    return guard_for
+    return guard
 
 
 @lru_cache(64)
@@ -151,7 +152,7 @@ class Lease:
         Accepts connections of asyncpg, psycopg, SQLAlchemy, sqlite3, apsw and redis-py; see
         `holdfast.locks.guards.guard`.
         """
-        return _guards()(self, connection, resource, seq, once_per_fence)
+        return _guard()(self, connection, resource, seq=seq, once_per_fence=once_per_fence)
 
     def fence_refused(self, resource: str) -> None:
         self._observer.fence_refused(self.lock_class, resource)

@@ -214,7 +214,7 @@ class Locks:
         try:
             lease = await self._acquire(chosen, key, max(0.0, wait_s - waited_s), fences=fences)
         except BaseException as error:
-            fallback = self._front.fallback(chosen, key) if isinstance(error, Unavailable) else None
+            fallback = self._front.fallback(chosen, key, error)
             if fallback is None:
                 self._leave(queue)
                 raise

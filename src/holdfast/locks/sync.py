@@ -177,7 +177,7 @@ class SyncLocks:
         try:
             lease = self._acquire(chosen, key, max(0.0, wait_s - waited_s), fences=fences)
         except BaseException as error:
-            fallback = self._front.fallback(chosen, key) if isinstance(error, Unavailable) else None
+            fallback = self._front.fallback(chosen, key, error)
             if fallback is None:
                 self._queues.leave(key)
                 raise

@@ -69,17 +69,12 @@ def guard(
     Raises `TypeError` for a connection nobody serves, and `ValueError` for a lease without a
     fence (a local fallback: there is nothing a resource could check).
     """
-    made: Guard[Any] | AsyncRedisGuard | RedisGuard = guard_for(lease, conn, resource, seq, once_per_fence)
-    return made
-
-
-def guard_for(lease: Fenced, conn: Any, resource: str, seq: int | None, once_per_fence: bool) -> Any:  # noqa: FBT001
-    """`guard`, for who has its arguments in order."""
     if lease.fence <= 0:
         raise ValueError(f"a lease without a fence cannot guard {resource!r}: {lease.key!r} is held locally only")
     if not resource:
         raise ValueError("a guarded resource needs a name")
-    return _maker(conn.__class__)(lease, conn, resource, seq, once_per_fence)
+    made: Guard[Any] | AsyncRedisGuard | RedisGuard = _maker(conn.__class__)(lease, conn, resource, seq, once_per_fence)
+    return made
 
 
 @cache

@@ -192,7 +192,7 @@ _heads = [_head(n, _EVALSHA) for n in range(ITEMS_PER_RUN_MAX + 1)]
 
 
 def acquire_item(token: str, ttl_ms: int, queue_ms: int, fences: int) -> str:
-    if not token:
+    if not token:  # here as well, because a call for each item is felt
         require_token(token)
     # Checked here, because one bad item would fail the run that it shares with others.
     if ttl_ms < 1 or queue_ms < 0 or not 1 <= fences <= FENCES_PER_GRANT_MAX:

@@ -29,7 +29,7 @@ BATCH_MAX = 512
 PRUNE_EVERY_COMMITS = 500
 BUSY_TIMEOUT_MS = 2000
 #: Pages of the log (16 MiB) before its content is copied into the file. The commit that does it takes ten times as
-#: long as others: with SQLite's own 1000 it is every sixtieth job's, and so the slowest hundredth of all.
+#: long as others: with SQLite's own 1000 that is one of a hundred, which is what the slowest hundredth of jobs is.
 CHECKPOINT_PAGES = 4000
 
 MEMORY = ":memory:"
