@@ -13,7 +13,7 @@ import sys
 import time
 from contextlib import suppress
 
-from holdfast.locks import Lease, LeaseLost, LockClass, LockError, Locks
+from holdfast.locks import Lease, LeaseLost, LockClass, LockError, Locks, Unavailable
 from holdfast.locks.guards import guard
 
 BURN_PER_TTL = 1.8
@@ -68,6 +68,8 @@ async def writes(locks: Locks, lock_class: LockClass, item: str, resource: str) 
                 tried = write(lease, conn, item), write(Unbelieving(lease), conn, item)
         except LeaseLost:
             block = "LeaseLost"
+        except Unavailable:
+            continue  # another one was stopped while it had the store's file for itself: asked again
         if tried:  # else this process did not run for so long that the grant came too late to begin with
             say("tried", *tried, block)
 
