@@ -69,8 +69,8 @@ async def writes(locks: Locks, lock_class: LockClass, item: str, resource: str) 
         except LeaseLost:
             block = "LeaseLost"
         except Unavailable:
-            continue  # another one was stopped while it had the store's file for itself: asked again
-        if tried:  # else this process did not run for so long that the grant came too late to begin with
+            block = "Unavailable"  # another one was stopped while it had the store's file for itself
+        if tried:  # else nothing was begun, for that reason or because the grant came too late: asked again
             say("tried", *tried, block)
 
 
