@@ -66,16 +66,9 @@ def open_store(url: str, *, holder: str, prefix: str, runtime: Runtime, timeout_
     return PostgresStore(url, holder=holder, runtime=runtime, timeout_s=timeout_s)
 
 
-class _Request(NamedTuple):
-    """An acquire, or a release: that one has a ttl of 0."""
-
-    key: str
-    token: str
-    ttl_ms: int
-    queue_ms: int
-    fences: int
-    deadline: float
-    done: asyncio.Future[Any]
+#: An acquire, or a release, which has a ttl of 0: key, token, ttl_ms, queue_ms, fences, deadline, and who waits for it.
+#: A plain tuple: there are two for every lock, and one with names takes three times as long to make.
+_Request = tuple[str, str, int, int, int, float, asyncio.Future[Any]]
 
 
 class _Renew(NamedTuple):
@@ -148,19 +141,20 @@ class PostgresStore:
         require_token(token)
         assert ttl_ms > 0, "0 marks a release"
         loop = self._sending_loop()
-        done: asyncio.Future[Grant | Busy] = loop.create_future()
-        self._acquires.append(_Request(key, token, ttl_ms, queue_ms, fences, loop.time() + self._timeout_s, done))
+        # The loop's own `create_future` is this, one call deeper.
+        done: asyncio.Future[Grant | Busy] = asyncio.Future(loop=loop)
+        self._acquires.append((key, token, ttl_ms, queue_ms, fences, loop.time() + self._timeout_s, done))
         self._acquiring.add(key)
         return done
 
     def release(self, key: str, token: str) -> Awaitable[bool]:
         require_token(token)
         loop = self._sending_loop()
-        done: asyncio.Future[bool] = loop.create_future()
+        done: asyncio.Future[bool] = asyncio.Future(loop=loop)
         # Releases go first, but never past an earlier acquire of the same key: an acquire whose
         # caller has given up would then be granted after the release that was to undo it.
         lane = self._acquires if key in self._acquiring else self._releases
-        lane.append(_Request(key, token, 0, 0, 0, loop.time() + self._timeout_s, done))
+        lane.append((key, token, 0, 0, 0, loop.time() + self._timeout_s, done))
         return done
 
     def renew(self, renewals: Sequence[Renewal]) -> Awaitable[list[Standing]]:
@@ -225,7 +219,7 @@ class PostgresStore:
             for done, standing in zip(waiting, rows[0][0], strict=True):
                 _settle(done, _STANDINGS[standing])
 
-        arguments = (_array(keys, quoted=True), _array(digests), _array(map(str, ttls)))
+        arguments = (_array(keys, quoted=True), _array(digests), _numbers(ttls))
         return _Exchange(_RENEW, arguments, min(deadlines), waiting, answer)
 
     def _take_batch(self) -> _Exchange:
@@ -233,10 +227,11 @@ class PostgresStore:
         room = BATCH_MAX - len(taken)
         taken += self._acquires[:room]
         self._acquires = self._acquires[room:]
-        self._acquiring = {request.key for request in self._acquires}
-        firsts: dict[str, _Request] = {}
-        repeats = [request for request in taken if firsts.setdefault(request.key, request) is not request]
-        batch = [firsts[key] for key in sorted(firsts)] + repeats
+        self._acquiring = {request[0] for request in self._acquires}
+        firsts: dict[str, _Request] = {request[0]: request for request in reversed(taken)}
+        batch = [firsts[key] for key in sorted(firsts)]
+        if len(batch) < len(taken):
+            batch += [request for request in taken if firsts[request[0]] is not request]
         self._collect_in -= len(batch)
         if self._collect_in <= 0:
             self._collect_in = COLLECT_EVERY
@@ -250,7 +245,7 @@ class PostgresStore:
         arguments = (
             *(self._holder, self._channel, firsts),
             *(_array(keys, quoted=True), _array(digests)),
-            *(_array(map(str, numbers)) for numbers in (ttls, queues, fences)),
+            *(_numbers(numbers) for numbers in (ttls, queues, fences)),
         )
 
         def answer(rows: list[asyncpg.Record]) -> None:
@@ -260,21 +255,26 @@ class PostgresStore:
 
     def _answer(self, batch: list[_Request], digests: list[str], row: asyncpg.Record) -> None:
         done_keys, done_fences, *late_columns = (column or () for column in row)
-        done = dict(zip(done_keys, done_fences, strict=True))
+        fences = dict(zip(done_keys, done_fences, strict=True))
         late = {at - 1: answer for at, *answer in zip(*late_columns, strict=True)}
-        for at, request in enumerate(batch):
-            fence, holder, remaining_ms = late[at] if at in late else (done[request.key], "", 0)
-            if not request.ttl_ms:
+        grant = Grant(0)
+        for at, (key, token, ttl_ms, queue_ms, _, _, done) in enumerate(batch):
+            fence, holder, remaining_ms = late[at] if at in late else (fences[key], "", 0)
+            if fence <= 0 and queue_ms > 0:
+                # Only now: a wake-up that overtook this answer is for all waiters of the key.
+                self._expect_wake(digests[at], token)
+            elif self._waiters and (fence > 0 or not ttl_ms):
                 self._waiters.pop(digests[at], None)
-                _settle(request.done, fence > 0)
+            if done.done():
+                continue
+            if not ttl_ms:
+                done.set_result(fence > 0)
             elif fence > 0:
-                self._waiters.pop(digests[at], None)
-                _settle(request.done, Grant(fence))
+                if fence != grant.fence:  # what a batch grants has mostly one fence
+                    grant = Grant(fence)
+                done.set_result(grant)
             else:
-                if request.queue_ms > 0:
-                    # Only now: a wake-up that overtook this answer is for all waiters of the key.
-                    self._expect_wake(digests[at], request.token)
-                _settle(request.done, Busy(holder, remaining_ms))
+                done.set_result(Busy(holder, remaining_ms))
 
     async def _perform(self, exchange: _Exchange) -> None:
         applied: bool | None = False
@@ -309,7 +309,7 @@ class PostgresStore:
 
     def _fail_unsent(self, failure: Exception) -> None:
         unsent: list[asyncio.Future[Any]] = [renewal.done for renewal in self._renewals]
-        unsent += [request.done for request in (*self._releases, *self._acquires)]
+        unsent += [done for *_, done in (*self._releases, *self._acquires)]
         unsent += [done for query in self._queries for done in query.waiting]
         for lane in (self._renewals, self._releases, self._acquires, self._acquiring, self._queries):
             lane.clear()
@@ -339,11 +339,18 @@ def _digest(token: str) -> str:
     return sha256(token.encode()).hexdigest()[:DIGEST_CHARS]
 
 
-def _array(values: Iterable[str], *, quoted: bool = False) -> str:
-    """A Postgres array literal. Digests and numbers need no quotes."""
+def _numbers(values: Iterable[int]) -> str:
+    return "{" + str([*values])[1:-1] + "}"
+
+
+def _array(values: Sequence[str], *, quoted: bool = False) -> str:
+    """A Postgres array literal. Digests need no quotes."""
     if not quoted:
         return "{" + ",".join(values) + "}"
-    return '{"' + '","'.join(value.replace("\\", "\\\\").replace('"', '\\"') for value in values) + '"}'
+    together = "".join(values)
+    if '"' in together or "\\" in together:
+        values = [value.replace("\\", "\\\\").replace('"', '\\"') for value in values]
+    return '{"' + '","'.join(values) + '"}'
 
 
 def _settle(done: asyncio.Future[Any], answer: object) -> None:
