@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.effect import Effect
 from holdfast.core.job import Job, JobId, Tenant
-from holdfast.core.record import Record
+from holdfast.core.record import Kind, Record
 from holdfast.core.states import EffectState
 from holdfast.ports import DeadLetter, Delivery, RecordChange, Snapshot
 from holdfast.stores import sqlite_records as records
@@ -43,6 +43,8 @@ class SqliteLedger(Ledger):
         self._changes = connection.changes
         self._written = 0
         self._last_number: int | None = None
+        self._listings: dict[tuple[Kind, Tenant, str], records.Listing] = {}
+        """Of records whose versions were asked for and that were not written since."""
 
     # -- jobs --------------------------------------------------------------------------------------
 
@@ -116,10 +118,14 @@ class SqliteLedger(Ledger):
     # -- records, effects, dead letters --------------------------------------------------------------
 
     def record_version(self, record: Record) -> int:
-        return records.version_of(self.execute, record)
+        version, listing = records.standing_of(self.execute, record)
+        if listing is not None:
+            self._listings[record.kind, record.tenant, record.id] = listing
+        return version
 
     def write_record(self, change: RecordChange) -> None:
-        records.write(self.execute, change)
+        record = change.after
+        records.write(self.execute, change, self._listings.pop((record.kind, record.tenant, record.id), None))
 
     def find_effect(self, job_id: JobId, key: str, /) -> Effect | None:
         return self.reads.find_effect(job_id, key)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from holdfast.core.job import Tenant
 from holdfast.core.record import Kind, Record
@@ -16,16 +17,25 @@ _LISTED_BY_STATE = "kind NOT IN ('step', 'result')"
 """The condition of `holdfast_records_by_state`, word for word."""
 
 
-def version_of(execute: Callable[..., Any], record: Record) -> int:
-    """0: it is not there."""
+class Listing(NamedTuple):
+    """What a record is listed by."""
+
+    state: str
+    parent: str
+    due: float | None
+
+
+def standing_of(execute: Callable[..., Any], record: Record) -> tuple[int, Listing | None]:
+    """Its version, and what it is listed by. 0: it is not there."""
     row = execute(
-        "SELECT version FROM holdfast_records WHERE kind = ? AND tenant = ? AND id = ?",
+        "SELECT version, state, parent, due FROM holdfast_records WHERE kind = ? AND tenant = ? AND id = ?",
         (record.kind.value, record.tenant, record.id),
     ).fetchone()
-    return row[0] if row is not None else 0
+    return (0, None) if row is None else (row[0], Listing(*row[1:]))
 
 
-def write(execute: Callable[..., Any], change: RecordChange) -> None:
+def write(execute: Callable[..., Any], change: RecordChange, listing: Listing | None) -> None:
+    """`listing` is what it was listed by before, where that is known."""
     record = change.after
     place = (record.kind.value, record.tenant, record.id)
     if change.remove:
@@ -33,11 +43,20 @@ def write(execute: Callable[..., Any], change: RecordChange) -> None:
     elif change.replaces == 0:
         execute(INSERT_RECORD, record_values(record))
     else:
-        execute(
-            "UPDATE holdfast_records SET version = ?, state = ?, parent = ?, due = ?, created_at = ?, body = ? "
-            "WHERE kind = ? AND tenant = ? AND id = ?",
-            (*record_values(record)[3:], *place),
-        )
+        wanted = Listing(record.state, record.parent, record.due)
+        moved = tuple(n for n in range(len(wanted)) if listing is None or listing[n] != wanted[n])
+        values = (record.version, record.created_at, record.body, *(wanted[n] for n in moved))
+        execute(_replacing(moved), (*values, *place))
+
+
+@cache
+def _replacing(moved: tuple[int, ...]) -> str:
+    """A column that is assigned has its indexes written anew, the same value or not: so only those that differ are."""
+    columns = ("version", "created_at", "body", *(Listing._fields[n] for n in moved))
+    return (
+        f"UPDATE holdfast_records SET {', '.join(f'{name} = ?' for name in columns)} "  # noqa: S608  (names of columns)
+        "WHERE kind = ? AND tenant = ? AND id = ?"
+    )
 
 
 def find(execute: Callable[..., Any], kind: Kind, tenant: Tenant, record_id: str) -> Record | None:
