@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from bench import (
     guards,
     handoff,
+    importing,
     jobs_calls,
     jobs_full_store,
     jobs_latency,
@@ -43,6 +44,7 @@ SUBJECTS: Sequence[Subject] = (
     sqlite_file.SQLITE,
     guards.POSTGRES,
     guards.SQLITE,
+    importing.IMPORT,
     jobs_throughput.THROUGHPUT,
     jobs_postgres.POSTGRES,
     jobs_redis.REDIS,
