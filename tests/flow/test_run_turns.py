@@ -12,6 +12,7 @@ from flow.session_runs import CHAT, cancel, finish, join, states
 from flow.stage import ACME
 from holdfast.core.run import RunState
 from holdfast.flow.record import End
+from holdfast.flow.session import SessionPolicy
 from holdfast.workflow_engine import AGAIN_S_MIN
 
 
@@ -55,6 +56,27 @@ async def test_word_of_an_earlier_turn_does_not_begin_a_run_that_waits_anew(runt
         await finish(staged, third)
         await staged.first.tick()
         assert await states(staged, second, third) == ["running", "succeeded"]
+
+
+@on_virtual_time
+async def test_newer_run_does_not_stop_one_that_is_run_again_behind_it(runtime: VirtualRuntime) -> None:
+    """It told that one to stop, which has ended by itself and come again before it heard of it."""
+    async with runs_staged(runtime) as staged:
+        await staged.apply(chain("two", 2))
+        first, second = await join(staged), await join(staged)
+        newer = await join(staged, SessionPolicy.INTERRUPT)
+        await cancel(staged, second)
+        await staged.first.runs.rerun(ACME, second.id, step="s1", by="ann")
+        for _ in range(3):
+            await staged.first.tick()
+
+        assert await states(staged, first, second, newer) == ["cancelled", "queued", "running"]
+        # One that comes now means the run as it is, and is heard.
+        last = await join(staged, SessionPolicy.INTERRUPT)
+        for _ in range(3):
+            await staged.first.tick()
+        assert await states(staged, newer, second, last) == ["cancelled", "cancelled", "running"]
+        assert await staged.results() == 0
 
 
 @on_virtual_time

@@ -75,6 +75,8 @@ def refusal(graph: Graph, run: Run, happening: Happening) -> str:
     match happening:
         case CancelAsked() if run.state not in (RunState.QUEUED, RunState.RUNNING, RunState.PAUSED):
             return f"run {run.id} is {run.state}; only one that is queued, running or paused can be cancelled"
+        case CancelAsked() if happening.generation not in (None, run.generation):
+            return f"run {run.id} was run again since"
         case PauseAsked() if run.state is not RunState.RUNNING:
             return f"run {run.id} is {run.state}; only one that is running can be paused"
         case ResumeAsked() if run.state is not RunState.PAUSED:

@@ -58,6 +58,8 @@ class CancelWish(msgspec.Struct, frozen=True):
     by: str
     reason: str
     compensate: bool
+    generation: int | None = None
+    """Of the run that is to stop; None: whichever it is."""
 
 
 class StopWish(msgspec.Struct, frozen=True):
@@ -93,7 +95,7 @@ def happening_of(record: Record, job: Job | None) -> Happening | None:
             return TurnCame(msgspec.json.decode(record.body, type=TurnWord).generation)
         case About.CANCEL:
             wish = msgspec.json.decode(record.body, type=CancelWish)
-            return CancelAsked(wish.by, wish.reason, wish.compensate)
+            return CancelAsked(wish.by, wish.reason, wish.compensate, wish.generation)
         case About.STOP:
             return None
         case never:

@@ -43,11 +43,9 @@ class RunSession(NamedTuple):
         is_first = bool(self.seats) and self.seats[0].run == run.id
         return self.seats[1] if is_first and len(self.seats) > 1 else None
 
-    def stopped(self, runs: Collection[str]) -> RunSession:
+    def stopped(self, told: Collection[Seat]) -> RunSession:
         """With these told to stop."""
-        return self._replace(
-            seats=tuple(replace(seat, stopping=True) if seat.run in runs else seat for seat in self.seats)
-        )
+        return self._replace(seats=tuple(replace(seat, stopping=True) if seat in told else seat for seat in self.seats))
 
     def joined(self, run: Run) -> Record:
         """With the run behind the others, unless it has ended already."""

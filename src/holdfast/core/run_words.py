@@ -62,6 +62,8 @@ class CancelAsked(NamedTuple):
     by: str = ""
     reason: str = ""
     compensate: bool = True
+    generation: int | None = None
+    """Of the run that is meant: run again since, it is another one. None: the run as it is."""
 
 
 class PauseAsked(NamedTuple):

@@ -24,7 +24,7 @@ from holdfast.core.job import JobId, Tenant, may
 from holdfast.core.record import Kind, Record
 from holdfast.core.run import Run, RunState, Step, run_record, step_record
 from holdfast.core.run_result import About, CancelWish, ChildResult, StopWish, TurnWord
-from holdfast.core.run_session import has_seat
+from holdfast.core.run_session import Seat, has_seat
 from holdfast.core.run_words import (
     Advance,
     ApprovalDecided,
@@ -140,10 +140,10 @@ class RunDraft:
     def change(self, change: RecordChange) -> None:
         self._records.append(change)
 
-    def stop(self, run: str, *, by: str, compensate: bool) -> None:
-        """Tell another run to stop."""
-        wish = CancelWish(by, "a newer run of its session took its place", compensate)
-        self._leave(run, f"{run}.cancel", About.CANCEL, wish)
+    def stop(self, seat: Seat, *, by: str, compensate: bool) -> None:
+        """Tell another run to stop; not one that has ended, and was run again, by the time it hears of it."""
+        wish = CancelWish(by, "a newer run of its session took its place", compensate, seat.generation)
+        self._leave(seat.run, f"{seat.run}.cancel.{seat.generation}", About.CANCEL, wish)
 
     def transaction(self) -> Transaction:
         return Transaction(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from holdfast.core.job import Tenant
 from holdfast.core.record import Kind
 from holdfast.core.run import Run, RunState, run_of
-from holdfast.core.run_session import RunSession, session_of
+from holdfast.core.run_session import RunSession, Seat, session_of
 from holdfast.errors import SessionBusy
 from holdfast.flow.session import SessionPolicy
 from holdfast.ports import Store
@@ -19,8 +19,8 @@ _BUSY = (RunState.QUEUED, RunState.RUNNING, RunState.PAUSED)
 class Arrival(NamedTuple):
     session: RunSession
     """With those marked that are to stop."""
-    stops: tuple[str, ...]
-    """Runs that are to be told to stop, in the transaction that starts the new one."""
+    stops: tuple[Seat, ...]
+    """Those that are to be told to stop, in the transaction that starts the new one."""
 
 
 async def find_session(tenant: Tenant, name: str, *, store: Store) -> RunSession:
@@ -33,12 +33,12 @@ async def enter_session(tenant: Tenant, name: str, policy: SessionPolicy, *, sto
     session = await find_session(tenant, name, store=store)
     if policy is SessionPolicy.ENQUEUE or not session.seats:
         return Arrival(session, ())
-    untold = [seat.run for seat in session.seats if not seat.stopping]
-    found = await store.find_records(Kind.RUN, tenant, untold)
-    live = tuple(one.id for one in found if one is not None and one.state in _BUSY)
+    untold = [seat for seat in session.seats if not seat.stopping]
+    found = await store.find_records(Kind.RUN, tenant, [seat.run for seat in untold])
+    live = tuple(seat for seat, one in zip(untold, found, strict=True) if one is not None and one.state in _BUSY)
     if policy is SessionPolicy.REJECT:
         if live:
-            raise SessionBusy(name, run_id=live[0])
+            raise SessionBusy(name, run_id=live[0].run)
         return Arrival(session, ())
     return Arrival(session.stopped(live), live)
 
