@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from simulation.network import CALM, MIXES, Network
+from simulation.network import CALM, MIXES, Mix, Network
 from simulation.world import World
 
 
@@ -30,6 +30,7 @@ class Nemesis:
         self._victims = victims
         self._ttl_s = ttl_s
         self._until = self._rage_s = 0.0
+        self.mixes: Sequence[Mix] = MIXES
         self.extra: list[Callable[[], None]] = []
         """Strikes that only this story knows, each as likely as the others."""
 
@@ -47,7 +48,7 @@ class Nemesis:
     def _shift(self) -> None:
         if self._world.clock_s >= self._until:
             return
-        self._network.mix = self._world.chance.choice(MIXES)
+        self._network.mix = self._world.chance.choice(self.mixes)
         self._world.after(self._rage_s * self._world.chance.uniform(0.5, 5.0), self._shift)
 
     def _strike(self) -> None:

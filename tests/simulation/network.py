@@ -31,6 +31,10 @@ class Mix(NamedTuple):
     twice: float = 0.0
     late_s_max: float = 4.0
 
+    def thinned(self, share: float) -> Mix:
+        """The same faults, and only this share of them."""
+        return self._replace(**{name: share * rate for name, rate in self._asdict().items() if name != "late_s_max"})
+
 
 CALM = Mix()
 MIXES = (

@@ -39,6 +39,7 @@ from simulation.full_disk import Disk
 from simulation.job_history import Log
 from simulation.lock_link import LinkedStore, Markers, Witness, let_go_of
 from simulation.nemesis import Nemesis
+from simulation.network import MIXES, Mix
 from simulation.plane_link import DeadManSwitch, PlaneAddress, StoreLink
 from simulation.plane_nodes import LEASE_S, Node, People, PlaneNode, WorkerNode
 from simulation.stand_ins import standing_in
@@ -92,6 +93,7 @@ class PlaneStory(Witness):
     settings = Settings(store="sqlite:///:memory:", topics=TOPICS)
     served = SERVED
     sizes: Sequence[tuple[int, float]] = SIZES
+    mixes: Sequence[Mix] = MIXES
 
     def __init__(self, seed: int, *, without: frozenset[int] = frozenset(), calm: bool = False) -> None:
         super().__init__(seed, without=without)
@@ -123,6 +125,7 @@ class PlaneStory(Witness):
             if not self.calm:
                 nemesis = Nemesis(self.network, [*self.planes, *self.workers], ttl_s=LEASE_S)
                 nemesis.extra = self._strikes()
+                nemesis.mixes = self.mixes
                 nemesis.rage(until=self.rage_s)
             try:
                 self.world.run(until=self.rage_s)
