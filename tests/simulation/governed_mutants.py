@@ -74,7 +74,7 @@ _get = Approvals.get
 # -- runs --------------------------------------------------------------------------------------------
 
 
-def _ignoring(*kinds: Kind) -> Callable[..., bool]:
+def ignoring(*kinds: Kind) -> Callable[..., bool]:
     """Versions of these are not compared. What is new must still be new."""
 
     def may_change(ledger: Any, changes: Sequence[RecordChange]) -> bool:
@@ -177,7 +177,7 @@ def _find_anywhere(execute: Callable[..., Any], kind: Kind, tenant: Tenant, reco
 _APPROVALS = "holdfast.flow.approve.Approvals"
 
 MUTANTS = (
-    Mutant("decide without lock and version", "A1", {f"{_APPROVALS}.decide": _decide_blindly, _VERSIONS: _ignoring(Kind.APPROVAL)}),
+    Mutant("decide without lock and version", "A1", {f"{_APPROVALS}.decide": _decide_blindly, _VERSIONS: ignoring(Kind.APPROVAL)}),
     Mutant("decide what has expired", "A1", {f"{_APPROVALS}.get": _get_unexpired}),
     Mutant("dispatch without using the approval up", "A2", {"holdfast.flow.gate.consume": lambda approval, _: approval}),
     Mutant("use an approval again", "A2", {"holdfast.flow.gate.why_unusable": _usable_again}),
@@ -185,7 +185,7 @@ MUTANTS = (
     Mutant("count a yes to what was edited since", "A2", {"holdfast.flow.approve._check_read": lambda *_: None}),
     Mutant("dispatch by the policy of yesterday", "A2", {"holdfast.flow.gate.still_allows": lambda *_: True}),
     Mutant("let requesters approve", "A3", {"holdfast.core.ballot.check_approver": _anybody_approves}),
-    Mutant("advance runs without lock and version", "W2", {_LOCK: no_lock, _VERSIONS: _ignoring(Kind.RUN, Kind.STEP)}),
+    Mutant("advance runs without lock and version", "W2", {_LOCK: no_lock, _VERSIONS: ignoring(Kind.RUN, Kind.STEP)}),
     Mutant("take results away before the run knows", "W1", {"holdfast.flow.advance.Advancer.advance": _consume_first}),
     Mutant("leave results where they are", "W1", {"holdfast.flow.run_draft.RunDraft.consume": _consume_never}),
     Mutant("end a job as if its run had heard of it", "W1", {"holdfast.flow.advance.Advancer.end_jobs": _end_unheard}),

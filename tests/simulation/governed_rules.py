@@ -97,9 +97,23 @@ TOUR: dict[str, Any] = {
     ],
 }
 WORKFLOWS = {definition["name"]: definition for definition in (PAYOUT, LEAF, TOUR)}
+ERRAND: dict[str, Any] = {
+    "name": "errand",
+    "steps": [
+        {"id": "book", **_job("book", {}), "compensate": {"topic": "unbook"}},
+        {"id": "ship", **_job("ship", {"fails": "${input.fails}"}, depends_on=["book"])},
+    ],
+}
+OUTING: dict[str, Any] = {
+    "name": "outing",
+    "steps": [{"id": "within", "kind": "workflow", "workflow": "errand", "input": "${input}"}],
+}
+BLINK: dict[str, Any] = {"name": "blink", "steps": [{"id": "say", "kind": "transform", "value": 1}]}
+SESSION_WORKFLOWS = {definition["name"]: definition for definition in (ERRAND, OUTING, BLINK)}
+"""What is run in sessions: one that can be undone, one with a run within it, and one that ends as it begins."""
 DEPENDENCIES: dict[str, dict[str, list[str]]] = {
     name: {step["id"]: step.get("depends_on", []) for step in definition["steps"]}
-    for name, definition in WORKFLOWS.items()
+    for name, definition in (WORKFLOWS | SESSION_WORKFLOWS).items()
 }
 PARTS = {"payout": {"gather": ("gather[0]", "gather[1]")}, "tour": {"both": ("both[job]", "both[run]")}}
 

@@ -21,7 +21,7 @@ from holdfast.core.advance import advance
 from holdfast.core.approval import ApprovalState, bind, from_record
 from holdfast.core.job import JobId, Tenant
 from holdfast.core.record import Kind, Record
-from holdfast.core.run import run_of, step_of
+from holdfast.core.run import Run, run_of, step_of
 from holdfast.core.run_words import Advance, Draw, Needed
 from holdfast.core.schedule import schedule_record
 from holdfast.core.states import State
@@ -223,8 +223,10 @@ class GovernedStory(PlaneStory):
         return first
 
     def state_of(self, tenant: Tenant, run: str) -> str:
-        state: str = self.ask(self.jobs.get_record, Kind.RUN, tenant, run).state
-        return state
+        return self.get_run(tenant, run).state
+
+    def get_run(self, tenant: Tenant, run: str) -> Run:
+        return run_of(self.ask(self.jobs.get_record, Kind.RUN, tenant, run))
 
     # -- the end ---------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from simulation.network import Network
 from simulation.plane_story import PlaneStory
 from simulation.redis_plane_story import RedisPlaneStory
 from simulation.redis_story import RedisStory
+from simulation.session_story import SessionStory
 from simulation.world import STARTED_AT_S, Told, World
 
 GARBAGE_MAX = 6_000
@@ -38,6 +39,7 @@ STORIES: dict[str, Callable[..., Story]] = {
     "plane": PlaneStory,
     "calm": functools.partial(PlaneStory, calm=True),
     "governed": GovernedStory,
+    "sessions": SessionStory,
     "plane-redis": RedisPlaneStory,
     "calm-redis": functools.partial(RedisPlaneStory, calm=True),
 }

@@ -18,6 +18,7 @@ PROCESSES = {
     "plane": {"store", "bus", "plane0", "plane1", "worker0", "people"},
     "plane-redis": {"store", "bus", "plane0", "plane1", "worker0", "people"},
     "governed": {"store", "bus", "plane0", "plane1", "worker0", "worker1", "customers", "deciders"},
+    "sessions": {"store", "bus", "plane0", "plane1", "worker0", "worker1", "customers"},
     "calm": {"store", "bus", "plane0", "plane1", "worker0", "people"},
     "calm-redis": {"store", "bus", "plane0", "plane1", "worker0", "people"},
 }

@@ -9,7 +9,14 @@ from typing import NamedTuple
 
 import pytest
 
-from simulation import governed_mutants, lock_mutants, plane_mutants, redis_mutants, redis_plane_mutants
+from simulation import (
+    governed_mutants,
+    lock_mutants,
+    plane_mutants,
+    redis_mutants,
+    redis_plane_mutants,
+    session_mutants,
+)
 from simulation.caught import read_caught
 from simulation.mutant import Mutant
 from simulation.running import run, run_many, swept_in_between
@@ -112,6 +119,23 @@ TELLINGS = {
             "session-busy",
             "throttled",
             "tick missed",
+        },
+    ),
+    "sessions": Telling(
+        batches=2,
+        batch=8,
+        mutants=session_mutants.MUTANTS,
+        detected_within=100,
+        reached={
+            "a plane ended behind its commit",
+            "run.begun",
+            "run.compensating",
+            "run.rerun",
+            "session-busy",
+            "stopped to interrupt",
+            "stopped to rollback",
+            "waited and never began",
+            "waited to be run again",
         },
     ),
     "plane-redis": Telling(
