@@ -80,7 +80,8 @@ class Lease:
         self.key = key
         self.token = token
         self.fence = fence
-        self.acquired_at = belief.sent_at
+        sent_at, trusted_until, due, _, _ = belief
+        self.acquired_at = sent_at
         #: True if the store was unreachable and only this process is excluded; such a lease has no fence.
         self.fallback = False
         #: True if it came through this process's own queue (`local_mutex`), and so must let the next one in.
@@ -96,7 +97,6 @@ class Lease:
         #: Called, in whatever thread finds out, when the lease is lost.
         self.on_loss: Callable[[], None] | None = None
         #: When the keeper must look at it again: to renew it, or to end it.
-        _, trusted_until, due, _, _ = belief
         self.look_at = due if due < trusted_until else trusted_until  # noqa: FURB136  (min takes five times as long)
         self._runtime = runtime
         self._observer = observer

@@ -153,7 +153,8 @@ class Locks:
             if not isinstance(error, Unavailable):
                 raise
         finally:
-            self._leave(queue)
+            if queue is not None:
+                self._leave(queue)
         self._front.released(lease)
 
     async def evict(self, lock_class: LockClass | str, item: str, *, fence: int, reason: str) -> bool:

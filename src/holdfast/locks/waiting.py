@@ -18,6 +18,8 @@ QUEUE_MS = 3000
 RETRY_S = 0.1
 """Between tries while the store is unavailable, jittered."""
 
+_WOKEN = ""
+
 
 def may_try_again(now: float, deadline: float) -> bool:
     """Whether there is time for another try of an acquire that the store did not answer."""
@@ -25,13 +27,11 @@ def may_try_again(now: float, deadline: float) -> bool:
 
 
 class _Waiter:
-    """Registered before its first request, so that a wake-up which overtakes the reply is not lost."""
-
     __slots__ = ("key", "sleeping", "woken")
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, *, woken: bool) -> None:
         self.key = key
-        self.woken = False
+        self.woken = woken
         self.sleeping: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
@@ -58,6 +58,9 @@ class WaitingRoom:
         self._store = store
         self._runtime = runtime
         self._waiters: dict[str, _Waiter] = {}
+        #: Who has asked and is no waiter yet, token by key, so that a wake-up which overtakes the reply is not lost: it
+        #: leaves _WOKEN in place of the key. Most locks are free, so most never become waiters.
+        self._asking: dict[str, str] = {}
         store.on_wake(self._wake)
 
     async def acquire(
@@ -69,7 +72,7 @@ class WaitingRoom:
         However it ends without a grant, the caller must undo it: the token may be in the queue,
         or may have been granted the lock since. `in_doubt` says so of an earlier try with this token.
         """
-        waiter = self._waiters[token] = _Waiter(key)
+        self._asking[token] = key
         now = self._runtime.now
         sent_at = started = now()
         deadline = started + wait_s
@@ -91,7 +94,7 @@ class WaitingRoom:
                     await asyncio.sleep(self._runtime.jitter(RETRY_S))
                 else:
                     if isinstance(reply, Busy):
-                        await self._wait_in_line(waiter, reply, started, deadline)
+                        await self._wait_in_line(self._waiter(key, token), reply, started, deadline)
                     elif now() < sent_at + lock_class.renewal.trust_s:
                         return reply, sent_at, sent_at - started
                     elif now() >= deadline:
@@ -100,7 +103,15 @@ class WaitingRoom:
                     in_doubt = True  # granted, or queued and so granted at any time
                 sent_at = now()
         finally:
-            del self._waiters[token]
+            del self._asking[token]
+            self._waiters.pop(token, None)
+
+    def _waiter(self, key: str, token: str) -> _Waiter:
+        waiter = self._waiters.get(token)
+        if waiter is None:
+            waiter = self._waiters[token] = _Waiter(key, woken=self._asking[token] is _WOKEN)
+            self._asking[token] = key
+        return waiter
 
     async def _wait_in_line(self, waiter: _Waiter, reply: Busy, started: float, deadline: float) -> None:
         now = self._runtime.now()
@@ -118,8 +129,11 @@ class WaitingRoom:
 
     def _wake(self, key: str, token: str) -> None:
         if token:
-            chosen = [self._waiters[token]] if token in self._waiters else []
+            tokens = [token] if token in self._asking else []
         else:
-            chosen = [waiter for waiter in self._waiters.values() if key in ("", waiter.key)]
-        for waiter in chosen:
-            waiter.wake()
+            tokens = [asking for asking, of_key in self._asking.items() if key in ("", of_key)]
+        for woken in tokens:
+            if woken in self._waiters:
+                self._waiters[woken].wake()
+            else:
+                self._asking[woken] = _WOKEN
