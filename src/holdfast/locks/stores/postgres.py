@@ -3,7 +3,8 @@
 One connection carries everything. While one batch is under way, the requests that arrive are
 collected and go out as the next one, so a batch costs one round trip and one commit however many
 tasks share it. (Two connections that take turns were slower: their batches are half as large, and a
-batch alone costs as much as twenty requests.) Another connection listens for wake-ups, from the
+batch alone costs as much as twenty requests.) A batch of free locks goes the shorter way of
+`postgres_free`, all others through `holdfast_batch`. Another connection listens for wake-ups, from the
 first acquire on that had to queue; for what was said before it listened, everybody is woken once.
 
 Grants and renewals are as durable as commits are on that server: with `synchronous_commit = off` a
@@ -14,7 +15,7 @@ waited for: a crash may leave the lock held until it expires.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
@@ -26,6 +27,7 @@ import asyncpg
 from holdfast.locks.errors import Unavailable
 from holdfast.locks.port import Busy, Grant, Holder, Ownership, Renewal, Standing, WakeCallback, require_token
 from holdfast.locks.stores import shown
+from holdfast.locks.stores.postgres_free import acquire_statement, array, fences_done, quoted_array, release_statement
 from holdfast.locks.stores.postgres_link import BROKEN, FAILURES, ROLLED_BACK, Listener, connect, ended_at, explained
 
 if TYPE_CHECKING:
@@ -37,11 +39,14 @@ BATCH_MAX = 200
 #: Requests between two sweeps of what is older than a day, and how many rows a sweep may remove:
 #: more than were written meanwhile, so what is left behind stays bounded.
 COLLECT_EVERY, COLLECT_MAX = 2000, 2000
+#: Batches that go to `holdfast_batch` at once after one in which not every lock was free: where locks are fought over, or
+#: are new each time, to try the shorter way first is a round trip too many.
+FREE_PAUSE = 50
 #: Waiters that are woken by token; if there are more, the oldest are woken with all others of their key.
 WAITING_MAX = 10_000
 DIGEST_CHARS = 32
 
-# Arrays travel as text (`_array`): the driver's own encoding of them costs more than the statement.
+# Arrays travel as text: the driver's own encoding of them costs more than the statement.
 _BATCH = """
     SELECT * FROM holdfast_batch(
         $1, $2, $3, $4::text::text[], $5::text::text[], $6::text::int[], $7::text::int[], $8::text::int[])
@@ -107,6 +112,7 @@ class PostgresStore:
         self._renewals: list[_Renew] = []
         self._queries: list[_Exchange] = []
         self._collect_in = COLLECT_EVERY
+        self._free_in = 0
         self._sender: asyncio.Task[None] | None = None
         self._listener: Listener | None = None
 
@@ -203,7 +209,7 @@ class PostgresStore:
                 while self._renewals:
                     await self._perform(self._take_renewals())
                 if self._releases or self._acquires:
-                    await self._perform(self._take_batch())
+                    await self._perform_batch(*self._take_batch())
                 if self._queries:
                     await self._perform(self._queries.pop(0))
         finally:
@@ -219,10 +225,11 @@ class PostgresStore:
             for done, standing in zip(waiting, rows[0][0], strict=True):
                 _settle(done, _STANDINGS[standing])
 
-        arguments = (_array(keys, quoted=True), _array(digests), _numbers(ttls))
+        arguments = (quoted_array(keys), array(digests), array(ttls))
         return _Exchange(_RENEW, arguments, min(deadlines), waiting, answer)
 
-    def _take_batch(self) -> _Exchange:
+    def _take_batch(self) -> tuple[list[_Request], int]:
+        """The next requests, and how many of them are the first of their key; those come first, in key order."""
         taken, self._releases = self._releases[:BATCH_MAX], self._releases[BATCH_MAX:]
         room = BATCH_MAX - len(taken)
         taken += self._acquires[:room]
@@ -237,29 +244,65 @@ class PostgresStore:
             self._collect_in = COLLECT_EVERY
             deadline = self._loop.time() + 2 * self._timeout_s
             self._queries.append(_Exchange(_COLLECT, (), deadline, (), lambda rows: None))
-        return self._batch_exchange(batch, len(firsts))
+        return batch, len(firsts)
+
+    async def _perform_batch(self, batch: list[_Request], firsts: int) -> None:
+        if self._free_in > 0:
+            self._free_in -= 1
+        elif firsts == len(batch) and _is_uniform(batch):
+            left: list[_Request] = []
+            await self._perform(self._free_exchange(batch, left))
+            batch, firsts = left, len(left)
+        if batch:
+            # At once: a release that has come meanwhile must not overtake an acquire that was left.
+            await self._perform(self._batch_exchange(batch, firsts))
+
+    def _free_exchange(self, batch: list[_Request], left: list[_Request]) -> _Exchange:
+        """For a uniform batch of different keys. Fills `left` with those whose lock was not simply free, or theirs."""
+        keys, tokens, ttls, _, fences, deadlines, waiting = zip(*batch, strict=True)
+        digests = [*map(_digest, tokens)]
+        if ttls[0]:
+            sql, arguments = acquire_statement(keys, digests, self._holder, ttls[0], fences[0])
+        else:
+            sql, arguments = release_statement(keys, digests)
+
+        def answer(rows: list[asyncpg.Record]) -> None:
+            done = fences_done(rows[0], keys)
+            if len(done) < len(batch):
+                self._free_in = FREE_PAUSE
+                left.extend(request for request in batch if request[0] not in done)
+            self._settle_batch(batch, digests, done, {})
+
+        return _Exchange(sql, arguments, min(deadlines), waiting, answer)
 
     def _batch_exchange(self, batch: list[_Request], firsts: int) -> _Exchange:
         keys, tokens, ttls, queues, fences, deadlines, waiting = zip(*batch, strict=True)
         digests = [*map(_digest, tokens)]
         arguments = (
             *(self._holder, self._channel, firsts),
-            *(_array(keys, quoted=True), _array(digests)),
-            *(_numbers(numbers) for numbers in (ttls, queues, fences)),
+            *(quoted_array(keys), array(digests)),
+            *(array(numbers) for numbers in (ttls, queues, fences)),
         )
 
         def answer(rows: list[asyncpg.Record]) -> None:
-            self._answer(batch, digests, rows[0])
+            done_keys, done_fences, *late_columns = (column or () for column in rows[0])
+            late = {at - 1: answer for at, *answer in zip(*late_columns, strict=True)}
+            self._settle_batch(batch, digests, dict(zip(done_keys, done_fences, strict=True)), late)
 
         return _Exchange(_BATCH, arguments, min(deadlines), waiting, answer)
 
-    def _answer(self, batch: list[_Request], digests: list[str], row: asyncpg.Record) -> None:
-        done_keys, done_fences, *late_columns = (column or () for column in row)
-        fences = dict(zip(done_keys, done_fences, strict=True))
-        late = {at - 1: answer for at, *answer in zip(*late_columns, strict=True)}
+    def _settle_batch(
+        self, batch: list[_Request], digests: list[str], fences: Mapping[str, int], late: Mapping[int, Sequence[Any]]
+    ) -> None:
+        """Answer by `late`, which goes by position, or else by `fences`, which go by key. Who is in neither waits on."""
         grant = Grant(0)
         for at, (key, token, ttl_ms, queue_ms, _, _, done) in enumerate(batch):
-            fence, holder, remaining_ms = late[at] if at in late else (fences[key], "", 0)
+            if late and at in late:
+                fence, holder, remaining_ms = late[at]
+            elif key in fences:
+                fence, holder, remaining_ms = fences[key], "", 0
+            else:
+                continue
             if fence <= 0 and queue_ms > 0:
                 # Only now: a wake-up that overtook this answer is for all waiters of the key.
                 self._expect_wake(digests[at], token)
@@ -339,18 +382,10 @@ def _digest(token: str) -> str:
     return sha256(token.encode()).hexdigest()[:DIGEST_CHARS]
 
 
-def _numbers(values: Iterable[int]) -> str:
-    return "{" + str([*values])[1:-1] + "}"
-
-
-def _array(values: Sequence[str], *, quoted: bool = False) -> str:
-    """A Postgres array literal. Digests need no quotes."""
-    if not quoted:
-        return "{" + ",".join(values) + "}"
-    together = "".join(values)
-    if '"' in together or "\\" in together:
-        values = [value.replace("\\", "\\\\").replace('"', '\\"') for value in values]
-    return '{"' + '","'.join(values) + '"}'
+def _is_uniform(batch: list[_Request]) -> bool:
+    """Whether all are releases, or acquires that ask for the same."""
+    _, _, ttl_ms, _, fences, _, _ = batch[0]
+    return all(request[2] == ttl_ms and request[4] == fences for request in batch)
 
 
 def _settle(done: asyncio.Future[Any], answer: object) -> None:

@@ -13,6 +13,7 @@ import asyncpg
 
 from holdfast.locks.errors import LockError, StoreRefused, Unavailable
 from holdfast.locks.stores import shown
+from holdfast.locks.stores.postgres_free import PLAN
 
 if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
@@ -161,6 +162,7 @@ async def _prepare(connection: asyncpg.Connection, subject: str, deadline: float
         if facts["isolation"] != "read committed":
             # Stricter levels turn every wait for a row into an error.
             await connection.execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        await connection.execute(PLAN)
     with ended_at(connection, asyncio.get_running_loop().time() + CREATE_S):
         if not facts["prepared"]:
             await _create(connection)
