@@ -267,7 +267,13 @@ class PostgresStore:
             sql, arguments = release_statement(keys, digests)
 
         def answer(rows: list[asyncpg.Record]) -> None:
-            done = fences_done(rows[0], keys)
+            fence, done = fences_done(rows[0], keys)
+            if fence is not None and not self._waiters:
+                grant = Grant(fence) if ttls[0] else True
+                for waits in waiting:
+                    if not waits.done():
+                        waits.set_result(grant)
+                return
             if len(done) < len(batch):
                 self._free_in = FREE_PAUSE
                 left.extend(request for request in batch if request[0] not in done)
@@ -384,8 +390,8 @@ def _digest(token: str) -> str:
 
 def _is_uniform(batch: list[_Request]) -> bool:
     """Whether all are releases, or acquires that ask for the same."""
-    _, _, ttl_ms, _, fences, _, _ = batch[0]
-    return all(request[2] == ttl_ms and request[4] == fences for request in batch)
+    _, _, ttls, _, fences, _, _ = zip(*batch, strict=True)
+    return ttls.count(ttls[0]) == fences.count(fences[0]) == len(batch)
 
 
 def _settle(done: asyncio.Future[Any], answer: object) -> None:

@@ -72,12 +72,12 @@ def release_statement(keys: Sequence[str], digests: Sequence[str]) -> tuple[str,
     return _RELEASE, (len(keys), quoted_array(keys), _by_key(keys, digests))
 
 
-def fences_done(row: Sequence[Any], keys: Sequence[str]) -> Mapping[str, int]:
-    """The fence of every key that was done."""
+def fences_done(row: Sequence[Any], keys: Sequence[str]) -> tuple[int | None, Mapping[str, int]]:
+    """The one fence of all keys, if they were all done and have but one; and the fence of every key that was done."""
     count, fence, some_keys, some_fences, *_ = row
     if count == len(keys) and some_keys is None:
-        return dict.fromkeys(keys, fence)
-    return dict(zip(some_keys or (), some_fences or (), strict=True))
+        return fence, dict.fromkeys(keys, fence)
+    return None, dict(zip(some_keys or (), some_fences or (), strict=True))
 
 
 def array(values: Sequence[object]) -> str:
