@@ -55,7 +55,7 @@ async def ways(backend: Backend) -> set[str]:
     """Which way the last batch went, by what the server was asked last on each connection."""
     asked = await run(backend.url, "SELECT query FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
     queries = " ".join(row["query"] or "" for row in asked)
-    return {way for way, sign in (("free", "moment AS MATERIALIZED"), ("batch", "holdfast_batch(")) if sign in queries}
+    return {way for way, sign in (("free", "WITH granted AS"), ("batch", "holdfast_batch(")) if sign in queries}
 
 
 @pytest.mark.usefixtures("always")

@@ -21,16 +21,14 @@ PLAN = """
 """
 
 # Both answer with how many were done and, for the rare case that those do not all have one answer, with their keys and
-# fences. The clock is read before any wait for a row, as in `postgres.sql`.
+# fences. Their time is when the server got the statement: before any wait for a row, as in `postgres.sql`.
 _ACQUIRE = """
-    WITH moment AS MATERIALIZED (
-        SELECT now, holdfast_mint(now) AS mint FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
-    ), granted AS (
+    WITH granted AS (
         UPDATE holdfast_locks SET
-            token = $3::jsonb ->> key, holder = $4, granted_at = (SELECT now FROM moment),
-            expires_at = (SELECT now FROM moment) + $5::int * interval '1 millisecond',
-            fence = greatest(last_fence + 1, (SELECT mint FROM moment)),
-            last_fence = greatest(last_fence + 1, (SELECT mint FROM moment)) + $6::int - 1
+            token = $3::jsonb ->> key, holder = $4, granted_at = statement_timestamp(),
+            expires_at = statement_timestamp() + $5::int * interval '1 millisecond',
+            fence = greatest(last_fence + 1, (SELECT holdfast_mint(statement_timestamp()))),
+            last_fence = greatest(last_fence + 1, (SELECT holdfast_mint(statement_timestamp()))) + $6::int - 1
         WHERE key = ANY ($2::text::text[]) AND token IS NULL AND NOT queued
         RETURNING key, fence
     )
@@ -41,12 +39,10 @@ _ACQUIRE = """
 """
 # A release need not survive a crash of the server, as in `holdfast_batch`.
 _RELEASE = """
-    WITH moment AS MATERIALIZED (
-        SELECT clock_timestamp() AS now
-    ), ended AS (
-        UPDATE holdfast_locks SET token = NULL, expires_at = (SELECT now FROM moment)
+    WITH ended AS (
+        UPDATE holdfast_locks SET token = NULL, expires_at = statement_timestamp()
         WHERE key = ANY ($2::text::text[]) AND token = $3::jsonb ->> key
-          AND expires_at > (SELECT now FROM moment) AND NOT queued
+          AND expires_at > statement_timestamp() AND NOT queued
         RETURNING key, fence, holder, granted_at, expires_at
     ), recorded AS (
         INSERT INTO holdfast_history (key, fence, holder, granted_at, ended_at, event)
