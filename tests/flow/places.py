@@ -116,10 +116,13 @@ def _in_postgres(running: Running, directory: Path) -> Iterator[tuple[str, Path]
     assert server is not None
     clock = server.directory / "clock"
     # Found before the server's own, because the search path names that one last.
-    first = f"""
-        CREATE FUNCTION clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql VOLATILE AS
-        $$ BEGIN RETURN to_timestamp(pg_read_file('{clock}')::float8); END $$
-    """
+    first = "".join(
+        f"""
+        CREATE FUNCTION {name}() RETURNS timestamptz LANGUAGE plpgsql {kind} AS
+        $$ BEGIN RETURN to_timestamp(pg_read_file('{clock}')::float8); END $$;
+        """
+        for name, kind in (("clock_timestamp", "VOLATILE"), ("statement_timestamp", "STABLE"))
+    )
     with postgres_schemas.empty_schema(running, first=first) as url:
         yield f"{url},pg_catalog&sslmode=disable", clock
 
