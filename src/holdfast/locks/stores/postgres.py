@@ -39,8 +39,7 @@ BATCH_MAX = 200
 #: Requests between two sweeps of what is older than a day, and how many rows a sweep may remove:
 #: more than were written meanwhile, so what is left behind stays bounded.
 COLLECT_EVERY, COLLECT_MAX = 2000, 2000
-#: Batches that go to `holdfast_batch` at once after one in which not every lock was free: where locks are fought over, or
-#: are new each time, to try the shorter way first is a round trip too many.
+#: Batches that go no shorter way after one in which a lock was fought over, or new: there it is a round trip too many.
 FREE_PAUSE = 50
 #: Waiters that are woken by token; if there are more, the oldest are woken with all others of their key.
 WAITING_MAX = 10_000
@@ -53,7 +52,8 @@ _BATCH = """
 """
 _RENEW = "SELECT holdfast_renew($1::text::text[], $2::text::text[], $3::text::int[])"
 _EVICT = "SELECT holdfast_evict($1, $2, $3)"
-_COLLECT = f"SELECT holdfast_collect({COLLECT_MAX})"
+# Not waited for on the disk: a sweep that a crash undoes is done again, and its floor is in the log before all that is built on it.
+_COLLECT = f"SELECT holdfast_collect({COLLECT_MAX}), set_config('synchronous_commit', 'off', true)"
 _FIND = "SELECT * FROM holdfast_holders WHERE key = $1"
 # No key sorts after its prefix and the last code point: the scan of the index ends there.
 _LIST = """
@@ -269,10 +269,10 @@ class PostgresStore:
         def answer(rows: list[asyncpg.Record]) -> None:
             fence, done = fences_done(rows[0], keys)
             if fence is not None and not self._waiters:
-                grant = Grant(fence) if ttls[0] else True
+                alike = Grant(fence) if ttls[0] else True
                 for waits in waiting:
                     if not waits.done():
-                        waits.set_result(grant)
+                        waits.set_result(alike)
                 return
             if len(done) < len(batch):
                 self._free_in = FREE_PAUSE
