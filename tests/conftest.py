@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
 import servers
 from harness import BACKENDS, Backend, make_backend
+from longest import dealt
 
 from holdfast.locks.port import LockStore
 
@@ -29,7 +31,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    items[:] = dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_lint_finds_nothing() -> None:
     ran = subprocess.run(
