@@ -1,11 +1,11 @@
 """Which story is told where.
 
-Every story on virtual time is told on SQLite and on Redis, and on Postgres, too, where it is about what several do at once to
-one job or run: there a story costs five times as much. `HOLDFAST_TEST_STORIES=all` tells every one on every store. Those of
-the acceptance rows 62, 63, 70, 104 and 105 are told on every store with every bus, each a real server.
+Every story on virtual time is told on SQLite, Redis and Postgres. Those of the acceptance rows 62, 63, 70, 104 and 105 are
+told on every store with every bus, each a real server.
 
-The long ones, hundreds of jobs or days, are told on SQLite alone (with `all`, on Redis too): what they ask of a store is
-what the short ones ask, and `tests/conformance` with `tests/plane/test_stores_agree.py` show that the stores answer alike.
+The long ones, hundreds of jobs or days, are told on SQLite alone (with `HOLDFAST_TEST_STORIES=all`, on Redis too): what they
+ask of a store is what the short ones ask, and `tests/conformance` with `tests/plane/test_stores_agree.py` show that the
+stores answer alike.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ EVERYWHERE = (*SQL_WITH_EVERY_BUS, "valkey", "valkey+nats")
 EVERYWHERE_AND_APART = (*EVERYWHERE, "file", "redis", "memory+apart", "file+apart", "postgres+apart", "redis+apart")
 """For what is said of any bus, and costs little."""
 
-ON_POSTGRES_TOO = {
-    "test_cancel_handed_back", "test_execute", "test_run_sessions", "test_schedules_jobs", "test_schedules_loops", "test_schedules_runs",
-}  # fmt: skip
 OF_THE_ROWS = {
     "test_schedule_29_failed_rollback_is_counted_and_dispatched_again_within_the_timeout",
     "test_schedule_30_attempt_after_a_publish_in_doubt_has_a_fence_of_its_own",
@@ -92,11 +89,9 @@ def places_of(test: Callable[..., Any]) -> Sequence[str]:
         return EVERYWHERE
     if name in OF_SEVERAL_HOSTS:
         return ("postgres", "redis")
-    if os.environ.get("HOLDFAST_TEST_STORIES") == "all":
-        return ("memory", "redis") if name in LONG else EVERY_STORE
     if name in LONG:
-        return ()
-    return EVERY_STORE if module in ON_POSTGRES_TOO else ("memory", "redis")
+        return ("memory", "redis") if os.environ.get("HOLDFAST_TEST_STORIES") == "all" else ()
+    return EVERY_STORE
 
 
 @pytest.fixture(autouse=True)
