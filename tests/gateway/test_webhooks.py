@@ -20,7 +20,8 @@ import pytest
 from gateway.conftest import Served, serving
 from holdfast import errors
 from holdfast.config import WebhookSettings
-from holdfast.posting import check_url, is_public, posting
+from holdfast.posting import posting
+from holdfast.posting.address import check_url, is_public
 
 PRIVATE = WebhookSettings(allow_private=True)
 

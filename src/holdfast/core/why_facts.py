@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from holdfast.core.approval import Approval
 from holdfast.core.attempts import Attempt
@@ -22,8 +23,7 @@ TAKEN_WITHIN_S = 10.0
 """A worker that lives asks for its deliveries at once: what it has not taken for so long, it does not take."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ahead:
+class Ahead(Struct, frozen=True, kw_only=True):
     """What would be dispatched before the job. Of other tenants it tells no more than how much there is."""
 
     jobs: int
@@ -35,8 +35,7 @@ class Ahead:
     """There are more than were counted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFacts:
+class JobFacts(Struct, frozen=True, kw_only=True):
     """Everything that may bear on one job, read within a moment."""
 
     job: Job
@@ -75,15 +74,13 @@ class JobFacts:
         return next((view for view in self.workers if view.id == self.job.worker), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepFacts:
+class StepFacts(Struct, frozen=True, kw_only=True):
     step: Step
     cause: Finding | None = None
     """The first finding about the job, run or approval that it waits for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
+class RunFacts(Struct, frozen=True, kw_only=True):
     run: Run
     now: float
     steps: Sequence[StepFacts] = ()
@@ -101,8 +98,7 @@ class RunFacts:
     is_holder_gone: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockFacts:
+class LockFacts(Struct, frozen=True, kw_only=True):
     key: str
     lock_class: LockClass
     now: float
@@ -113,8 +109,7 @@ class LockFacts:
     """Its process is known to run no more."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalFacts:
+class ApprovalFacts(Struct, frozen=True, kw_only=True):
     approval: Approval
     now: float
     job: Job | None = None
@@ -122,8 +117,7 @@ class ApprovalFacts:
     """The first finding about the job that may be dispatched on it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerFacts:
+class WorkerFacts(Struct, frozen=True, kw_only=True):
     worker: WorkerView
     now: float
     alive_since: float

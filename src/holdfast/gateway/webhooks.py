@@ -42,7 +42,7 @@ from holdfast.gateway.desk import Desk
 from holdfast.gateway.entries import entry_of
 from holdfast.gateway.pages import Cursor, Limit, PageQuery, cut, from_cursor, newest_first, read_records
 from holdfast.locks.runtime import Runtime
-from holdfast.posting import check_url
+from holdfast.posting.address import check_url
 
 WEBHOOKS_MAX = 50
 """Of one tenant."""

@@ -1,4 +1,4 @@
-"""Posting: one HTTP request to an address that a tenant has named, and that nobody here may trust.
+"""The HTTP client behind `posting`, imported with the first post: most planes never send one.
 
 A tenant must not reach through the plane what only the plane can reach. So the name is resolved
 here, the address is judged, and the connection goes to that very address: a name that resolves
@@ -8,24 +8,18 @@ otherwise a moment later changes nothing. Redirects are not followed, for the sa
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import httpx2
 
-from holdfast.errors import Invalid
+from holdfast.posting.address import is_public
 
 TRY_S = 15.0
 """For everything: resolving, connecting, sending, and the head of the answer."""
 CONNECT_S = 5.0
-URL_MAX = 2000
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
-_NAT64_LOCAL = ipaddress.ip_network("64:ff9b:1::/48")
 
 
 class Reply(NamedTuple):
@@ -39,44 +33,6 @@ class Reply(NamedTuple):
 
 class AddressRefused(Exception):
     """The name leads to where posts may not go."""
-
-
-def check_url(url: str, *, allow_private: bool) -> None:
-    """What can be said before anything is sent. Raises `Invalid`; the URL itself is not repeated."""
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable or len(url) > URL_MAX or not url.isascii() or any(c.isspace() for c in url):
-        raise Invalid("url must look like https://example.com/hook")
-    if parts.username is not None or parts.password is not None:
-        raise Invalid("url must not contain a password; the receiver knows us by our signature")
-    address = _find_address(parts.hostname or "")
-    if address is not None and not (allow_private or is_public(address)):
-        raise Invalid("url leads to a private address; set allow_private in [webhooks] if that is meant")
-
-
-def _find_address(host: str) -> Address | None:
-    """The address that a host is, if it is not a name. There are more ways to write one: the connection tells."""
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
-
-
-def is_public(address: Address) -> bool:
-    """Whether the whole Internet can reach it, also where one address is wrapped in another."""
-    if isinstance(address, ipaddress.IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour
-        if address in _NAT64:
-            inner = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
-        if inner is not None:
-            return is_public(inner)
-        # Of a network's own, though `is_global` does not know it of either.
-        if address.is_site_local or address in _NAT64_LOCAL:
-            return False
-    return address.is_global and not address.is_multicast
 
 
 class _ToCheckedAddress(httpx2.AsyncBaseTransport):
@@ -108,30 +64,20 @@ class _ToCheckedAddress(httpx2.AsyncBaseTransport):
         raise AddressRefused
 
 
-class Posting:
+class PostClient:
     def __init__(self, *, allow_private: bool) -> None:
-        self._allow_private = allow_private
-        self._made: httpx2.AsyncClient | None = None
-
-    @property
-    def _client(self) -> httpx2.AsyncClient:
-        """Made for the first post: most planes never send one, and reading the certificates takes its time."""
-        if self._made is None:
-            self._made = httpx2.AsyncClient(
-                transport=_ToCheckedAddress(allow_private=self._allow_private),
-                headers={"content-type": "application/json", "user-agent": "holdfast-webhooks"},
-                timeout=httpx2.Timeout(TRY_S, connect=CONNECT_S),
-                follow_redirects=False,
-                trust_env=False,
-            )
-        return self._made
+        self._client = httpx2.AsyncClient(
+            transport=_ToCheckedAddress(allow_private=allow_private),
+            headers={"content-type": "application/json", "user-agent": "holdfast-webhooks"},
+            timeout=httpx2.Timeout(TRY_S, connect=CONNECT_S),
+            follow_redirects=False,
+            trust_env=False,
+        )
 
     async def close(self) -> None:
-        if self._made is not None:
-            await self._made.aclose()
+        await self._client.aclose()
 
     async def send(self, url: str, headers: Mapping[str, str], content: bytes) -> Reply:
-        """One try. It ends within `TRY_S`, and never raises for what the other side does."""
         try:
             async with asyncio.timeout(TRY_S):
                 async with self._client.stream("POST", url, headers=headers, content=content) as response:
@@ -154,12 +100,3 @@ def _replied(response: httpx2.Response) -> Reply:
     wait = response.headers.get("retry-after", "")
     error = "redirected" if 300 <= status < 400 else "refused" if status < 500 else "failed"
     return Reply(status, error, float(wait) if wait.isdecimal() and len(wait) < 7 else 0.0)
-
-
-@contextlib.asynccontextmanager
-async def posting(*, allow_private: bool) -> AsyncIterator[Posting]:
-    one = Posting(allow_private=allow_private)
-    try:
-        yield one
-    finally:
-        await one.close()
