@@ -36,7 +36,7 @@ class Telling(NamedTuple):
 
 TELLINGS = {
     "lock": Telling(
-        batches=6,
+        batches=8,
         batch=1250,
         mutants=lock_mutants.MUTANTS,
         detected_within=2000,
@@ -74,7 +74,7 @@ TELLINGS = {
         },
     ),
     "plane": Telling(
-        batches=9,
+        batches=12,
         batch=420,
         mutants=plane_mutants.MUTANTS,
         detected_within=3000,
