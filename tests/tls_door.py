@@ -11,7 +11,7 @@ import ssl
 import struct
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -39,21 +39,36 @@ async def tls_door(port: int, certificate: Path, *, asks: bytes = b"") -> AsyncI
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, certificate.with_suffix(".key"))
 
+    inside: set[asyncio.Task[None]] = set()
+
     async def let_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        here = asyncio.current_task()
+        assert here is not None
+        inside.add(here)
+        open_now = [writer]
+        try:
             if asks:
                 if await reader.readexactly(len(asks)) != asks:
-                    writer.close()
                     return
                 writer.write(b"S")
                 await writer.start_tls(context)
             inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", port)
+            open_now.append(inner_writer)
             await asyncio.gather(_pass_on(reader, inner_writer), _pass_on(inner_reader, writer))
-        writer.close()
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # one side has left, or the door is shut
+        finally:
+            for one in open_now:
+                one.close()
+            inside.discard(here)
 
     door = await asyncio.start_server(let_in, "127.0.0.1", 0, ssl=None if asks else context)
     yield door.sockets[0].getsockname()[1]
     door.close()
+    last = list(inside)
+    for task in last:
+        task.cancel()
+    await asyncio.gather(*last, return_exceptions=True)
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
