@@ -12,29 +12,14 @@ from itertools import repeat
 from os import cpu_count
 from pathlib import Path
 
-from simulation import (
-    governed_mutants,
-    lock_mutants,
-    plane_mutants,
-    redis_mutants,
-    redis_plane_mutants,
-    session_mutants,
-)
 from simulation.caught import TABLE, Caught, catch, keep
+from simulation.mutants import MUTANTS
 from simulation.picture import draw
 from simulation.regressions import seeds_kept
 from simulation.running import STORIES, Tally, run, run_many, shrink
 
 CHUNK = 50
 INTERRUPTED = 130
-MUTANTS = {
-    "lock": lock_mutants.MUTANTS,
-    "redis": redis_mutants.MUTANTS,
-    "plane": plane_mutants.MUTANTS,
-    "governed": governed_mutants.MUTANTS,
-    "sessions": session_mutants.MUTANTS,
-    "plane-redis": redis_plane_mutants.MUTANTS,
-}
 
 
 def main() -> int:

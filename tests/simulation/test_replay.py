@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from simulation import lock_mutants
-from simulation.__main__ import MUTANTS
+from simulation.mutants import MUTANTS
 from simulation.running import STORIES, run, shrink
 
 TESTS = Path(__file__).parent.parent

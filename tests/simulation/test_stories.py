@@ -9,16 +9,9 @@ from typing import NamedTuple
 
 import pytest
 
-from simulation import (
-    governed_mutants,
-    lock_mutants,
-    plane_mutants,
-    redis_mutants,
-    redis_plane_mutants,
-    session_mutants,
-)
 from simulation.caught import read_caught
 from simulation.mutant import Mutant
+from simulation.mutants import MUTANTS
 from simulation.running import run, run_many, swept_in_between
 from simulation.seeds import is_fixed, replays, seeds_of
 
@@ -28,7 +21,6 @@ class Telling(NamedTuple):
 
     batches: int
     batch: int
-    mutants: tuple[Mutant, ...]
     detected_within: int
     reached: set[str]
     """What must have happened somewhere in a batch, else it proves nothing about it."""
@@ -38,7 +30,6 @@ TELLINGS = {
     "lock": Telling(
         batches=8,
         batch=1250,
-        mutants=lock_mutants.MUTANTS,
         detected_within=2000,
         reached={
             "abandoned:paused",
@@ -59,7 +50,6 @@ TELLINGS = {
     "redis": Telling(
         batches=2,
         batch=150,
-        mutants=redis_mutants.MUTANTS,
         detected_within=2000,
         reached={
             "abandoned:paused",
@@ -76,7 +66,6 @@ TELLINGS = {
     "plane": Telling(
         batches=12,
         batch=420,
-        mutants=plane_mutants.MUTANTS,
         detected_within=3000,
         reached={
             "attempt.refused",
@@ -98,7 +87,6 @@ TELLINGS = {
     "governed": Telling(
         batches=2,
         batch=24,
-        mutants=governed_mutants.MUTANTS,
         detected_within=100,
         reached={
             "a result met a busy run",
@@ -124,7 +112,6 @@ TELLINGS = {
     "sessions": Telling(
         batches=2,
         batch=8,
-        mutants=session_mutants.MUTANTS,
         detected_within=100,
         reached={
             "a plane ended behind its commit",
@@ -141,7 +128,6 @@ TELLINGS = {
     "plane-redis": Telling(
         batches=2,
         batch=50,
-        mutants=redis_plane_mutants.MUTANTS,
         detected_within=600,
         reached={
             "cancel",
@@ -180,11 +166,7 @@ def test_where_nothing_happens_nothing_is_put_right(kind: str) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("kind", "mutant"),
-    [
-        pytest.param(kind, mutant, id=f"{kind}-{mutant.name}")
-        for kind, telling in TELLINGS.items()
-        for mutant in telling.mutants
-    ],
+    [pytest.param(kind, mutant, id=f"{kind}-{mutant.name}") for kind, mutants in MUTANTS.items() for mutant in mutants],
 )
 def test_mutant_is_caught(kind: str, mutant: Mutant) -> None:
     stories = TELLINGS[kind].detected_within
