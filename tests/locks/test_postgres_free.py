@@ -3,46 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import asyncpg
 import pytest
 import servers
-from harness import Backend, make_backend
+from harness import Backend
 
 from holdfast.locks.errors import Unavailable
 from holdfast.locks.port import Busy, Grant, LockStore, Renewal, Standing
 from holdfast.locks.runtime import SYSTEM
 from holdfast.locks.stores import open_store, postgres
-
-A, B, C = "a" * 32, "b" * 32, "c" * 32
-LONG = 60_000
+from locks.postgres_setup import LONG, A, B, C, own_schema, run
 
 
 @pytest.fixture
 async def backend(running: dict[str, servers.Server | None], tmp_path: Path) -> AsyncIterator[Backend]:
-    """The shared server, with a schema of this test's own."""
-    shared = make_backend("postgres", running, tmp_path)
-    schema = f"t{uuid.uuid4().hex[:12]}"
-    await run(shared.url, f"CREATE SCHEMA {schema}")
-    yield Backend("postgres", f"{shared.url}?search_path={schema}", shared.ttl_ms, shared.server, shared.prefix)
-    await run(shared.url, f"DROP SCHEMA {schema} CASCADE")
+    async with own_schema(running, tmp_path) as own:
+        yield own
 
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shorter way is tried for every batch, also after one that it was no use for."""
     monkeypatch.setattr(postgres, "FREE_PAUSE", 0)
-
-
-async def run(url: str, sql: str) -> list[asyncpg.Record]:
-    connection = await asyncpg.connect(url)
-    try:
-        return list(await connection.fetch(sql))
-    finally:
-        await connection.close()
 
 
 async def free_again(store: LockStore, *keys: str) -> None:

@@ -5,32 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import asyncpg
 import pytest
 import servers
-from harness import Backend, eventually, make_backend
+from harness import Backend, eventually
 
 from holdfast.locks.errors import StoreRefused, Unavailable
 from holdfast.locks.port import Busy, Grant, LockStore, Renewal, Standing
 from holdfast.locks.runtime import SYSTEM
 from holdfast.locks.stores import open_store
-
-A, B, C = "a" * 32, "b" * 32, "c" * 32
-LONG = 60_000
+from locks.postgres_setup import LONG, A, B, C, own_schema, run
 
 
 @pytest.fixture
 async def backend(running: dict[str, servers.Server | None], tmp_path: Path) -> AsyncIterator[Backend]:
-    """The shared server, with a schema of this test's own."""
-    shared = make_backend("postgres", running, tmp_path)
-    schema = f"t{uuid.uuid4().hex[:12]}"
-    await run(shared.url, f"CREATE SCHEMA {schema}")
-    yield Backend("postgres", f"{shared.url}?search_path={schema}", shared.ttl_ms, shared.server, shared.prefix)
-    await run(shared.url, f"DROP SCHEMA {schema} CASCADE")
+    async with own_schema(running, tmp_path) as own:
+        yield own
 
 
 @pytest.fixture
@@ -54,14 +46,6 @@ async def lone(server: servers.Server) -> AsyncIterator[LockStore]:
 
 def make(url: str, **options: float) -> LockStore:
     return open_store(url, holder="test-holder", prefix="p:", runtime=SYSTEM, **options)
-
-
-async def run(url: str, sql: str, *arguments: object) -> list[asyncpg.Record]:
-    connection = await asyncpg.connect(url)
-    try:
-        return list(await connection.fetch(sql, *arguments))
-    finally:
-        await connection.close()
 
 
 async def granted(store: LockStore, key: str, token: str, ttl_ms: int = LONG, **options: int) -> int:

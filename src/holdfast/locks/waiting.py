@@ -58,8 +58,8 @@ class WaitingRoom:
         self._store = store
         self._runtime = runtime
         self._waiters: dict[str, _Waiter] = {}
-        #: Who has asked and is no waiter yet, token by key, so that a wake-up which overtakes the reply is not lost: it
-        #: leaves _WOKEN in place of the key. Most locks are free, so most never become waiters.
+        #: By token, the key that is asked for, so that a wake-up which overtakes the reply is not lost: of one who is no
+        #: waiter yet it leaves _WOKEN in its place. Most locks are free, so most never become waiters.
         self._asking: dict[str, str] = {}
         store.on_wake(self._wake)
 

@@ -1,0 +1,33 @@
+"""What the tests of the Postgres store share: a schema of a test's own, and statements beside the store."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+import servers
+from harness import Backend, make_backend
+
+A, B, C = "a" * 32, "b" * 32, "c" * 32
+LONG = 60_000
+
+
+@asynccontextmanager
+async def own_schema(running: dict[str, servers.Server | None], tmp_path: Path) -> AsyncIterator[Backend]:
+    """The shared server, with a schema of this test's own."""
+    shared = make_backend("postgres", running, tmp_path)
+    schema = f"t{uuid.uuid4().hex[:12]}"
+    await run(shared.url, f"CREATE SCHEMA {schema}")
+    yield Backend("postgres", f"{shared.url}?search_path={schema}", shared.ttl_ms, shared.server, shared.prefix)
+    await run(shared.url, f"DROP SCHEMA {schema} CASCADE")
+
+
+async def run(url: str, sql: str, *arguments: object) -> list[asyncpg.Record]:
+    connection = await asyncpg.connect(url)
+    try:
+        return list(await connection.fetch(sql, *arguments))
+    finally:
+        await connection.close()
