@@ -46,7 +46,7 @@ def why_not_after(before: Record, after: Record) -> str:
         old, new = run_of(before), run_of(after)
         if new.fence < old.fence:
             return f"W2: run {old.id} was written under fence {new.fence}, after {old.fence}"
-        if old.is_terminal and new.state is not old.state and new.generation == old.generation:
+        if old.is_terminal and new.state is not old.state and new.generation != old.generation + 1:  # run again
             return f"W1: run {old.id} was {old.state}, and then {new.state}"
     else:
         asked, decided = from_record(before), from_record(after)
