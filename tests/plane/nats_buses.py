@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -10,9 +12,12 @@ import servers
 
 from holdfast.buses.embedded import TAKEN_S
 from holdfast.buses.nats import NatsBus
-from holdfast.buses.nats_options import parse
+from holdfast.buses.nats_options import NAMESPACE, parse
+from holdfast.buses.nats_part import own_part
+from holdfast.buses.nats_stream import Names
 from holdfast.locks.runtime import SYSTEM
 
+NAMES = Names.of(NAMESPACE)
 TIMEOUT_S = 10.0
 """Tests share the machine: what is slow is not away."""
 
@@ -53,3 +58,15 @@ def server_url(running: dict[str, servers.Server | None]) -> str:
     server = running["nats"]
     assert server is not None
     return server.url
+
+
+@contextmanager
+def fresh_namespace(running: dict[str, servers.Server | None]) -> Iterator[str]:
+    """The URL of a namespace of the test's own on that server, which goes with what is in it."""
+    part = own_part(server_url(running), f"t{uuid.uuid4().hex[:12]}")
+    with asyncio.Runner() as runner:
+        url = runner.run(part.__aenter__())
+        try:
+            yield url
+        finally:
+            runner.run(part.__aexit__(None, None, None))

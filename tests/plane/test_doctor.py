@@ -15,7 +15,6 @@ from click.testing import CliRunner
 from harness import make_backend
 from nats.js import api
 
-from holdfast.buses.nats_stream import STREAM, SUBJECTS
 from holdfast.cli import cli
 from holdfast.config import Settings
 from holdfast.core.inspection import Aspect, Files, Inspection, Replicas, Sync
@@ -30,7 +29,7 @@ from holdfast.stores.redis_inspect import _eviction as redis_eviction
 from holdfast.stores.redis_inspect import _replicas as redis_replicas
 from holdfast.stores.redis_inspect import _sync as redis_sync
 from holdfast.stores.sqlite_inspect import file_system_of
-from plane.nats_buses import nats_bus, nats_running
+from plane.nats_buses import NAMES, nats_bus, nats_running
 from plane.postgres_schemas import server_url
 
 MOUNTS = """\
@@ -158,8 +157,8 @@ async def test_stream_in_memory_is_warned_of_by_doctor_and_by_the_plane(
     with nats_running() as server:
         client = await nats.connect(server.url)
         in_memory = api.StreamConfig(
-            name=STREAM,
-            subjects=[f"{SUBJECTS}.*"],
+            name=NAMES.stream,
+            subjects=[f"{NAMES.subjects}.*"],
             retention=api.RetentionPolicy.WORK_QUEUE,
             storage=api.StorageType.MEMORY,
         )
@@ -169,7 +168,7 @@ async def test_stream_in_memory_is_warned_of_by_doctor_and_by_the_plane(
         found = await examine(Settings(store=url, bus=f"{server.url}?sync=always"), runtime=SYSTEM)
 
         # What it says to do about it helps.
-        await client.jetstream().delete_stream(STREAM)
+        await client.jetstream().delete_stream(NAMES.stream)
         async with nats_bus(f"{server.url}?sync=always"):
             pass
         cured = await examine(Settings(store=url, bus=f"{server.url}?sync=always"), runtime=SYSTEM)
@@ -177,7 +176,7 @@ async def test_stream_in_memory_is_warned_of_by_doctor_and_by_the_plane(
 
     [not_kept, _] = found.ailments
     assert (not_kept.code, not_kept.evidence) == ("bus-not-kept", "storage = memory")
-    assert f"nats stream rm {STREAM}" in not_kept.fix
+    assert f"nats stream rm {NAMES.stream}" in not_kept.fix
     assert [one.code for one in cured.ailments] == ["bus-one-copy"]
     assert [record.event for record in caplog.records if hasattr(record, "event")] == ["bus.not_kept"]
 

@@ -42,6 +42,8 @@ def test_url_names_servers_user_and_options() -> None:
         (f"nats://me:{SECRET}@a?replica=3", "no option replica"),
         (f"nats://me:{SECRET}@a?replicas=9", "between 1 and 5"),
         (f"nats://me:{SECRET}@a?sync=never", "must be always"),
+        (f"nats://me:{SECRET}@a?namespace=a.b", "small letters"),
+        (f"nats://me:{SECRET}@a?namespace=", "small letters"),
         (f"tls://me:{SECRET}@a?cert=c.pem", "go together"),
         (f"tls://me:{SECRET}@a?ca=missing.pem", "No such file"),
         (f"nats://a?creds={SECRET}.creds", "nats-py\\[nkeys\\]"),

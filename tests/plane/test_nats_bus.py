@@ -16,8 +16,9 @@ from flow.faulty_store import Fault, FaultyStore
 from nats.js.errors import NotFoundError
 
 from holdfast.buses import nats as nats_module
+from holdfast.buses import own_part
 from holdfast.buses.nats import NatsBus
-from holdfast.buses.nats_stream import STREAM, token_of
+from holdfast.buses.nats_stream import token_of
 from holdfast.core.job import JobId
 from holdfast.core.states import Event, State
 from holdfast.core.topic import Topics
@@ -27,7 +28,7 @@ from holdfast.ports import Delivery
 from holdfast.stores import StoreWithBus
 from holdfast.telemetry import Telemetry
 from plane.jobs import dispatched, stepped
-from plane.nats_buses import nats_bus, nats_running
+from plane.nats_buses import NAMES, nats_bus, nats_running
 
 AWAY_S_MAX = 1.0
 """How long a publish may take that cannot be done."""
@@ -98,7 +99,7 @@ async def kept(server: servers.Server) -> int:
     """How many deliveries the server keeps."""
     client = await nats.connect(server.url)
     try:
-        return (await client.jetstream().stream_info(STREAM)).state.messages
+        return (await client.jetstream().stream_info(NAMES.stream)).state.messages
     finally:
         await client.close()
 
@@ -253,10 +254,10 @@ async def test_what_an_operator_removed_is_made_again(server: servers.Server) ->
     async with nats_bus(server.url) as bus:
         await bus.publish([a_delivery()])
         await bus.take("w1", limit=10)
-        await client.jetstream().delete_consumer(STREAM, token_of("w1"))
+        await client.jetstream().delete_consumer(NAMES.stream, token_of("w1"))
         assert await bus.take("w1", limit=10) == [a_delivery()]
 
-        await client.jetstream().delete_stream(STREAM)
+        await client.jetstream().delete_stream(NAMES.stream)
         await publish_until_taken(bus, a_delivery(2))
         assert await take_when_there(bus, "w1") == [a_delivery(2)]
     await client.close()
@@ -349,7 +350,7 @@ async def test_consumers_go_when_nobody_asks_any_more(server: servers.Server, mo
         async with asyncio.timeout(10):
             while True:
                 try:
-                    await client.jetstream().consumer_info(STREAM, "w1")
+                    await client.jetstream().consumer_info(NAMES.stream, "w1")
                 except NotFoundError:
                     break
                 await asyncio.sleep(0.05)
@@ -367,3 +368,27 @@ async def test_server_that_acknowledges_before_it_syncs_is_warned_of(
             assert caplog.records == []
         async with nats_bus(server.url):
             assert ["sync_interval: always" in record.message for record in caplog.records] == [True]
+
+
+async def test_deployments_with_a_namespace_each_share_a_server_and_nothing_else(server: servers.Server) -> None:
+    heard: list[str] = []
+    async with nats_bus(server.url) as ours, nats_bus(f"{server.url}?namespace=staging") as theirs:
+        theirs.on_arrival(heard.append)
+        await ours.publish([a_delivery(1)])
+        await theirs.publish([a_delivery(2)])
+
+        assert await theirs.take("w1", limit=10) == [a_delivery(2)]
+        assert await ours.take("w1", limit=10) == [a_delivery(1)]
+    assert heard == ["w1"]
+
+
+async def test_part_of_a_server_goes_with_all_that_was_in_it(server: servers.Server) -> None:
+    async with own_part(server.url, "drill") as url, nats_bus(url) as bus, nats_bus(server.url) as beside:
+        await bus.publish([a_delivery(1)])
+        await beside.publish([a_delivery(2)])
+
+    client = await nats.connect(server.url)
+    try:
+        assert [stream.config.name for stream in await client.jetstream().streams_info()] == [NAMES.stream]
+    finally:
+        await client.close()

@@ -10,7 +10,6 @@ import pytest
 import servers
 
 from holdfast.buses.nats import NatsBus
-from holdfast.buses.nats_stream import STREAM
 from holdfast.core.job import Job
 from holdfast.core.states import Event, State
 from holdfast.core.topic import Topics
@@ -19,7 +18,7 @@ from holdfast.ports import Delivery
 from holdfast.stores import StoreWithBus
 from holdfast.telemetry import Telemetry
 from plane.jobs import dispatched, stepped
-from plane.nats_buses import nats_bus, nats_running
+from plane.nats_buses import NAMES, nats_bus, nats_running
 
 TAKEN_S = 0.2
 """How long NATS waits for an acknowledgement."""
@@ -55,7 +54,7 @@ async def wait_nothing_kept(server: servers.Server, bus: NatsBus) -> None:
     client = await nats.connect(server.url)
     try:
         async with asyncio.timeout(20):
-            while (await client.jetstream().stream_info(STREAM)).state.messages:
+            while (await client.jetstream().stream_info(NAMES.stream)).state.messages:
                 assert await bus.take("w1", limit=10) == [], "it was given out once more"
                 await asyncio.sleep(0.02)
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
@@ -24,7 +24,7 @@ class Backend(NamedTuple):
     """What others must know of a backend without importing it: nobody asks for a scheme elsewhere."""
 
     module: str
-    """Here; and beside it `<module>_inspect`."""
+    """Here; and beside it `<module>_inspect` and `<module>_part`."""
     port: int
     """Of a server whose URL names none."""
 
@@ -54,6 +54,12 @@ async def inspect_bus(url: str, *, runtime: Runtime, timeout_s: float = TIMEOUT_
         return None
     found: Inspection = await _backend(url, "_inspect").inspect(url, runtime=runtime, timeout_s=timeout_s)
     return found
+
+
+def own_part(url: str, name: str) -> AbstractAsyncContextManager[str]:
+    """A part of the bus for one plane alone, as a URL; removed afterwards with all that is in it."""
+    part: AbstractAsyncContextManager[str] = _backend(url, "_part").own_part(url, name)
+    return part
 
 
 def port_of(url: str) -> int:

@@ -26,16 +26,7 @@ from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 from holdfast.buses.embedded import TAKEN_S
 from holdfast.buses.nats_link import Link
 from holdfast.buses.nats_options import Options, parse
-from holdfast.buses.nats_stream import (
-    ARRIVALS,
-    ON_DISK,
-    STREAM,
-    SUBJECTS,
-    ensure_consumer,
-    ensure_stream,
-    subject_of,
-    token_of,
-)
+from holdfast.buses.nats_stream import Names, ensure_consumer, ensure_stream, token_of
 from holdfast.errors import BusUnavailable
 from holdfast.locks.runtime import Runtime
 from holdfast.ports import Delivery
@@ -105,6 +96,7 @@ class NatsBus:
         self, options: Options, *, runtime: Runtime, timeout_s: float = TIMEOUT_S, taken_s: float = TAKEN_S
     ) -> None:
         self._options = options
+        self._names = Names.of(options.namespace)
         self._timeout_s = timeout_s
         self._taken_s = taken_s
         self._link = Link(options, established=self._established, lost=self._lost, runtime=runtime, timeout_s=timeout_s)
@@ -171,7 +163,7 @@ class NatsBus:
         assert self._js is not None
         identity: dict[str, str] = {Header.MSG_ID: f"{delivery.job_id}.{delivery.fence}"}
         try:
-            await self._js.publish(subject_of(delivery.worker), _encode(delivery), headers=identity)
+            await self._js.publish(self._names.subject_of(delivery.worker), _encode(delivery), headers=identity)
         except NoStreamResponseError:
             self._link.renew()
             return self._link.unavailable("its stream is not there", applied=False)
@@ -197,7 +189,7 @@ class NatsBus:
                 workers = list(islice(self._untold, TOLD_MAX))
                 for worker in workers:
                     del self._untold[worker]
-                await self._link.client().publish(ARRIVALS, _encode(workers))
+                await self._link.client().publish(self._names.arrivals, _encode(workers))
         except (OSError, nats.errors.Error, BusUnavailable):
             self._untold.clear()  # who is connected anew looks by itself
         finally:
@@ -232,11 +224,11 @@ class NatsBus:
         try:
             async with asyncio.timeout(self._timeout_s):
                 if not reader.has_consumer:
-                    await ensure_consumer(client.jetstream(), worker, taken_s=self._taken_s)
+                    await ensure_consumer(client.jetstream(), self._names, worker, taken_s=self._taken_s)
                     reader.has_consumer = True
                 reader.pull = pull
                 await client.publish(
-                    f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{token}",
+                    f"$JS.API.CONSUMER.MSG.NEXT.{self._names.stream}.{token}",
                     _encode({"batch": limit, "no_wait": True}),
                     reply=pull.inbox,
                 )
@@ -305,17 +297,17 @@ class NatsBus:
 
     async def _established(self, client: Client) -> None:
         self._js = client.jetstream(timeout=self._timeout_s)
-        is_kept = await ensure_stream(self._js, replicas=self._options.replicas)
+        is_kept = await ensure_stream(self._js, self._names, replicas=self._options.replicas)
         if not is_kept:
             logger.warning(
                 "bus.not_kept: the stream of deliveries is in the memory of NATS; whenever its server ends, their jobs "
                 "wait for their dispatch timeout. None is lost. To change that: %s",
-                ON_DISK,
+                self._names.on_disk,
                 extra={"event": "bus.not_kept"},
             )
         self._inbox = client.new_inbox()
         await client.subscribe(f"{self._inbox}.*.*", cb=self._came, pending_msgs_limit=INBOUND_MAX)
-        await client.subscribe(ARRIVALS, cb=self._heard, pending_msgs_limit=INBOUND_MAX)
+        await client.subscribe(self._names.arrivals, cb=self._heard, pending_msgs_limit=INBOUND_MAX)
         await client.flush()
         # What was published while nobody listened here was announced to nobody here.
         self._arrived(list(self._workers.values()))
@@ -331,7 +323,7 @@ class NatsBus:
         """A delivery, or the end of what there is."""
         reader = self._readers.get(message.subject.rpartition(".")[2])
         pull = reader.pull if reader is not None else None
-        if not message.subject.startswith(f"{SUBJECTS}."):
+        if not message.subject.startswith(f"{self._names.subjects}."):
             if pull is not None and message.subject == pull.inbox:
                 pull.end((message.headers or {}).get(Header.STATUS, LOST))
         elif pull is not None and len(pull.messages) < pull.limit:

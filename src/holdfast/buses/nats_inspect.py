@@ -11,7 +11,7 @@ from nats.errors import NoRespondersError
 
 from holdfast.buses.nats_link import Link
 from holdfast.buses.nats_options import Options, parse
-from holdfast.buses.nats_stream import ON_DISK, STREAM, no_jetstream
+from holdfast.buses.nats_stream import Names, no_jetstream
 from holdfast.core.inspection import Aspect, Fact, Inspection, Replicas, Sync
 from holdfast.errors import BusUnavailable
 
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 async def inspect(url: str, *, runtime: Runtime, timeout_s: float) -> Inspection:
     """Raises `BusUnavailable`, `Invalid` or `ValueError`."""
     options = parse(url)
+    names = Names.of(options.namespace)
     answers: list[dict[str, Any]] = []
     servers: list[str] = []
 
     async def ask(client: Client) -> None:
         servers.append(str(client.connected_server_version))
         try:
-            reply = await client.request(f"$JS.API.STREAM.INFO.{STREAM}", b"", timeout=timeout_s)
+            reply = await client.request(f"$JS.API.STREAM.INFO.{names.stream}", b"", timeout=timeout_s)
         except NoRespondersError as error:
             raise no_jetstream() from error
         answers.append(msgspec.json.decode(reply.data))
@@ -40,10 +41,10 @@ async def inspect(url: str, *, runtime: Runtime, timeout_s: float) -> Inspection
         await link.close()
     if not answers:
         raise BusUnavailable(options.shown, "it did not answer", applied=False)
-    return _told(options, servers[0], answers[0])
+    return _told(options, names, servers[0], answers[0])
 
 
-def _told(options: Options, version: str, answer: dict[str, Any]) -> Inspection:
+def _told(options: Options, names: Names, version: str, answer: dict[str, Any]) -> Inspection:
     config = answer.get("config", {})
     # Before the first plane has made it, the stream is as the URL wants it.
     copies, storage = config.get("num_replicas", options.replicas), config.get("storage", "file")
@@ -52,7 +53,7 @@ def _told(options: Options, version: str, answer: dict[str, Any]) -> Inspection:
         version=version,
         place=options.shown,
         facts=(
-            _kept(options, storage),
+            _kept(options, names, storage),
             Fact(
                 aspect=Aspect.REPLICAS,
                 value=Replicas.SYNCHRONOUS if copies > 1 else Replicas.NONE,
@@ -61,12 +62,12 @@ def _told(options: Options, version: str, answer: dict[str, Any]) -> Inspection:
                 fix="on a cluster of three, ?replicas=3; without one, this is as good as it gets",
             ),
         ),
-        settings={"stream": STREAM if config else "not made yet", "storage": storage},
+        settings={"stream": names.stream if config else "not made yet", "storage": storage},
         clock=_time_of(answer.get("ts", "")),
     )
 
 
-def _kept(options: Options, storage: str) -> Fact:
+def _kept(options: Options, names: Names, storage: str) -> Fact:
     if storage == "memory":
         # Whatever the server does about its disk: the stream is not on it. No server changes that of a stream it has.
         return Fact(
@@ -74,7 +75,7 @@ def _kept(options: Options, storage: str) -> Fact:
             value=Sync.NOTHING,
             setting="storage",
             found=storage,
-            fix=f"{ON_DISK}, and start a plane",
+            fix=f"{names.on_disk}, and start a plane",
         )
     return Fact(
         aspect=Aspect.SYNC,

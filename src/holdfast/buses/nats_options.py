@@ -6,10 +6,12 @@ creds=FILE     the credentials of an account (JWT and seed)      ca=FILE     who
 nkey=FILE      a seed                                             cert=FILE   a certificate of our own
 replicas=3     copies of the stream, on a cluster                 key=FILE    and its key
 sync=always    the server has `sync_interval: always`, which a client cannot see
+namespace=NAME what our names there begin with, so that several deployments can share a server
 """
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -17,7 +19,8 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 PORT = 4222
-KNOWN = ("ca", "cert", "creds", "key", "nkey", "replicas", "sync")
+NAMESPACE = "holdfast"
+KNOWN = ("ca", "cert", "creds", "key", "namespace", "nkey", "replicas", "sync")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,7 @@ class Options:
     replicas: int = 1
     synced: bool = False
     """An acknowledged delivery outlives a power loss."""
+    namespace: str = NAMESPACE
     access: dict[str, Any] = field(default_factory=dict, repr=False)
     """Secrets and TLS, as arguments of nats-py."""
 
@@ -49,6 +53,7 @@ def parse(url: str) -> Options:
         servers=tuple(_server(parts.scheme, host) for host in hosts.split(",")),
         replicas=_replicas(given.get("replicas", "1")),
         synced=_synced(given.get("sync", "")),
+        namespace=_namespace(given.get("namespace", NAMESPACE)),
         access={**_credentials(user_info, given), **_tls(parts.scheme, given)},
     )
 
@@ -74,6 +79,13 @@ def _synced(text: str) -> bool:
     if text not in {"", "always"}:
         raise ValueError("sync must be always, or be left out")
     return text == "always"
+
+
+def _namespace(text: str) -> str:
+    # No capitals: the stream's name is made of them.
+    if not re.fullmatch("[a-z0-9_-]{1,64}", text):
+        raise ValueError("namespace must be 1 to 64 small letters, digits, '_' and '-'")
+    return text
 
 
 def _credentials(user_info: str, given: dict[str, str]) -> dict[str, Any]:

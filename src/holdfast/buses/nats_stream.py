@@ -5,22 +5,20 @@ holdfast.deliveries.<worker>      one subject per worker; the body is the `Deliv
 <worker>                          its durable pull consumer: made when the worker first asks, and removed by the
                                   server when nobody has asked for a while
 holdfast.arrivals                 not kept: the workers for whom there is something new, from plane to plane
+
+With `?namespace=staging` they begin with that word instead: STAGING_DELIVERIES, staging.deliveries, staging.arrivals.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from typing import NamedTuple
 
 from nats.js import JetStreamContext, api
 from nats.js.errors import BadRequestError, NotFoundError, ServiceUnavailableError
 
 from holdfast.errors import Invalid
-
-STREAM = "HOLDFAST_DELIVERIES"
-SUBJECTS = "holdfast.deliveries"
-ARRIVALS = "holdfast.arrivals"
-ON_DISK = f"remove the stream, which a plane then makes again on disk: nats stream rm {STREAM}"
 
 DEDUP_S = 120.0
 """The same delivery within this is one message. Later it is a second one, which finds its job started."""
@@ -47,17 +45,33 @@ def token_of(worker: str) -> str:
     return f"=={hashlib.sha256(worker.encode()).hexdigest()}"
 
 
-def subject_of(worker: str) -> str:
-    return f"{SUBJECTS}.{token_of(worker)}"
+class Names(NamedTuple):
+    """Of one deployment. Two on one server share none, if their namespaces differ."""
+
+    stream: str
+    subjects: str
+    arrivals: str
+
+    @classmethod
+    def of(cls, namespace: str) -> Names:
+        return cls(f"{namespace.upper()}_DELIVERIES", f"{namespace}.deliveries", f"{namespace}.arrivals")
+
+    def subject_of(self, worker: str) -> str:
+        return f"{self.subjects}.{token_of(worker)}"
+
+    @property
+    def on_disk(self) -> str:
+        """How a stream that is not gets there."""
+        return f"remove the stream, which a plane then makes again on disk: nats stream rm {self.stream}"
 
 
-async def ensure_stream(js: JetStreamContext, *, replicas: int) -> bool:
+async def ensure_stream(js: JetStreamContext, names: Names, *, replicas: int) -> bool:
     """Find the stream or make it. True if it is kept on disk: one that is not does its work, until its server ends.
 
     Raises `Invalid` where this server cannot, or has another one of that name."""
     wanted = api.StreamConfig(
-        name=STREAM,
-        subjects=[f"{SUBJECTS}.*"],
+        name=names.stream,
+        subjects=[f"{names.subjects}.*"],
         retention=api.RetentionPolicy.WORK_QUEUE,
         storage=api.StorageType.FILE,
         discard=api.DiscardPolicy.NEW,
@@ -68,17 +82,19 @@ async def ensure_stream(js: JetStreamContext, *, replicas: int) -> bool:
     )
     try:
         try:
-            found = (await js.stream_info(STREAM)).config
+            found = (await js.stream_info(names.stream)).config
         except NotFoundError:
             found = (await js.add_stream(wanted)).config
     except BadRequestError as error:
-        raise Invalid(f"NATS refuses the stream {STREAM}: {error.description}") from error
+        raise Invalid(f"NATS refuses the stream {names.stream}: {error.description}") from error
     except ServiceUnavailableError as error:
         if error.err_code not in NO_JETSTREAM:
             raise  # it is being started, or has no leader
         raise no_jetstream() from error
     if found.retention != api.RetentionPolicy.WORK_QUEUE or found.subjects != wanted.subjects:
-        raise Invalid(f"the stream {STREAM} is not one that holdfast made: remove it, or use another account")
+        raise Invalid(
+            f"the stream {names.stream} is not one that holdfast made: remove it, or use another namespace or account"
+        )
     return found.storage == api.StorageType.FILE
 
 
@@ -86,14 +102,14 @@ def no_jetstream() -> Invalid:
     return Invalid("NATS has no JetStream for this account: start it with -js, or enable it")
 
 
-async def ensure_consumer(js: JetStreamContext, worker: str, *, taken_s: float) -> None:
+async def ensure_consumer(js: JetStreamContext, names: Names, worker: str, *, taken_s: float) -> None:
     """The worker's pull consumer, made if it is not there. Its state is worth nothing to us and is kept in memory:
     a consumer that was forgotten is made again, and gives out once more what was not settled."""
     await js.add_consumer(
-        STREAM,
+        names.stream,
         api.ConsumerConfig(
             durable_name=token_of(worker),
-            filter_subject=subject_of(worker),
+            filter_subject=names.subject_of(worker),
             deliver_policy=api.DeliverPolicy.ALL,
             ack_policy=api.AckPolicy.EXPLICIT,
             ack_wait=taken_s,

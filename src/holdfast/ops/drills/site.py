@@ -19,7 +19,6 @@ from holdfast.errors import Invalid
 from holdfast.locks.runtime import SYSTEM
 from holdfast.locks.stores import shown
 from holdfast.ops.proxy import Proxy
-from holdfast.stores import is_shared, own_part
 
 SLOW_S = 0.15
 """What each step of a slow store takes."""
@@ -157,15 +156,20 @@ async def open_store_site(url: str, folder: Path) -> AsyncIterator[Faulty]:
         finally:
             await file.heal()
         return
-    if not is_shared(url):
+    if not stores.is_shared(url):
         raise Invalid("a drill makes its own SQLite file: leave --store out, or name a server")
     # Where a store has no parts it is all of it: such a server must be for drills alone.
-    part = own_part(url, f"holdfast_drill_{SYSTEM.token()[:12]}")
+    part = stores.own_part(url, _name_of_part())
     async with part as own, Proxy(stores.port_of(own), host=urlsplit(own).hostname or "127.0.0.1") as proxy:
         yield Server(proxy, own)
 
 
 @asynccontextmanager
 async def open_bus_site(url: str) -> AsyncIterator[Server]:
-    async with Proxy(buses.port_of(url), host=urlsplit(url).hostname or "127.0.0.1") as proxy:
-        yield Server(proxy, url)
+    part = buses.own_part(url, _name_of_part())
+    async with part as own, Proxy(buses.port_of(own), host=urlsplit(own).hostname or "127.0.0.1") as proxy:
+        yield Server(proxy, own)
+
+
+def _name_of_part() -> str:
+    return f"holdfast_drill_{SYSTEM.token()[:12]}"
