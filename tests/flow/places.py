@@ -24,8 +24,10 @@ from simulation.redis_link import NoVigil
 from simulation.redis_server import RedisServer
 from simulation.stand_ins import standing_in
 
-from flow.wires import PostgresTurns, RedisTurns, Turns, Wires, stay_inside
+from flow.wires import PostgresTurns, RedisTurns, Turns, Wires, dial_inside
 
+INSIDE = "store"
+"""The host of a Redis server that is in the story itself."""
 NEVER_S = 1_000_000_000
 STAND_INS: dict[str, dict[str, Any]] = {
     # Servers of a story are never away, and days of it pass in a moment: nobody looks again and again whether they are.
@@ -60,11 +62,13 @@ class Place:
 
     def reach(self, runtime: VirtualRuntime) -> Wires | None:
         """Let the story on this runtime reach the servers of this place."""
-        if self.store == "redis":
-            stay_inside(runtime.loop, RedisServer(runtime.wall_us, lambda *_: None))
-            return None
         turns = {urlsplit(self.url).port or 0: TURNS[self.store]} if self.store in TURNS else {}
-        return Wires(runtime.loop, turns, self._telling(runtime)) if turns or self.nats else None
+        inside = {}
+        if self.store == "redis":
+            inside[INSIDE] = dial_inside(runtime.loop, RedisServer(runtime.wall_us, lambda *_: None))
+        if not (turns or inside or self.nats):
+            return None
+        return Wires(runtime.loop, turns=turns, tell_time=self._telling(runtime), inside=inside)
 
     def _telling(self, runtime: VirtualRuntime) -> Callable[[], None]:
         if self.clock is None:
@@ -90,7 +94,7 @@ def placed(name: str, running: Running, directory: Path) -> Iterator[Place]:
     store, _, bus = name.partition("+")
     with ExitStack() as stack:
         url, clock = stack.enter_context(OPENED[store](running, directory))
-        nats = stack.enter_context(nats_buses.nats_running()).url if bus == "nats" else ""
+        nats = stack.enter_context(nats_buses.fresh_namespace(running)) if bus == "nats" else ""
         stack.enter_context(standing_in(STAND_INS.get(store, {}) | STAND_INS.get(bus, {})))
         HERE.append(Place(store, url, bool(bus), nats, clock))
         stack.callback(HERE.pop)
@@ -129,7 +133,7 @@ def _in_postgres(running: Running, directory: Path) -> Iterator[tuple[str, Path]
 
 @contextmanager
 def _in_redis(running: Running, directory: Path) -> Iterator[tuple[str, None]]:
-    yield "redis://store", None
+    yield f"redis://{INSIDE}", None
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """Which story is told where.
 
-Every story on virtual time is told on SQLite, Redis and Postgres. Those of the acceptance rows 62, 63, 70, 104 and 105 are
-told on every store with every bus, each a real server.
+Every story on virtual time is told on SQLite, Redis and Postgres, each with the bus in it and with NATS; but those of what
+only a bus in the store can do, without NATS. Those of the acceptance rows 62, 63, 70, 104 and 105 are told on every store
+with every bus, each a real server.
 
 The long ones, hundreds of jobs or days, are told on SQLite alone (with `HOLDFAST_TEST_STORIES=all`, on Redis too): what they
 ask of a store is what the short ones ask, and `tests/conformance` with `tests/plane/test_stores_agree.py` show that the
@@ -21,11 +22,18 @@ import servers
 from flow.places import placed
 
 EVERY_STORE = ("memory", "postgres", "redis")
+EVERY_STORE_WITH_NATS = tuple(f"{store}+nats" for store in EVERY_STORE)
 SQL_WITH_EVERY_BUS = ("memory", "memory+nats", "postgres", "postgres+nats")
 EVERYWHERE = (*SQL_WITH_EVERY_BUS, "valkey", "valkey+nats")
 EVERYWHERE_AND_APART = (*EVERYWHERE, "file", "redis", "memory+apart", "file+apart", "postgres+apart", "redis+apart")
 """For what is said of any bus, and costs little."""
 
+OF_THE_BUS_IN_THE_STORE = {
+    "test_handover",
+    "test_runs_at_once",
+    "test_bus_in_the_store_takes_a_batch_in_one_write_and_no_lock",
+}
+"""Modules, and one test: jobs that are given away in the commit that makes them, which no other bus can do."""
 OF_THE_ROWS = {
     "test_schedule_29_failed_rollback_is_counted_and_dispatched_again_within_the_timeout",
     "test_schedule_30_attempt_after_a_publish_in_doubt_has_a_fence_of_its_own",
@@ -91,7 +99,9 @@ def places_of(test: Callable[..., Any]) -> Sequence[str]:
         return ("postgres", "redis")
     if name in LONG:
         return ("memory", "redis") if os.environ.get("HOLDFAST_TEST_STORIES") == "all" else ()
-    return EVERY_STORE
+    if {name, module} & OF_THE_BUS_IN_THE_STORE:
+        return EVERY_STORE
+    return (*EVERY_STORE, *EVERY_STORE_WITH_NATS)
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ once. What a server says without having been asked (a wake-up) comes when it com
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,8 @@ from simulation.redis_server import RedisServer, commands_of
 
 from holdfast.locks.stores.redis_wire import Parser, Push
 
+Dial = Callable[..., Coroutine[Any, Any, tuple[Any, Any]]]
+"""`create_connection` of a loop."""
 READY_FOR_QUERY = b"Z\x00\x00\x00\x05"
 
 
@@ -57,11 +59,20 @@ Turns = PostgresTurns | RedisTurns
 
 
 class Wires:
-    """The connections of one story. `turns`: by port, how a server there answers; `tell_time` is called before it is asked."""
+    """The connections of one story. `turns`: by port, how a server there answers; `tell_time` is called before it is asked;
+    `inside`: by host, who is not outside at all."""
 
-    def __init__(self, loop: VirtualLoop, turns: Mapping[int, type[Turns]], tell_time: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        *,
+        turns: Mapping[int, type[Turns]],
+        tell_time: Callable[[], None],
+        inside: Mapping[str, Dial],
+    ) -> None:
         self._loop = loop
         self._turns = turns
+        self._inside = inside
         self.tell_time = tell_time
         self.open: set[Wire] = set()
         self._calls = 0
@@ -80,6 +91,8 @@ class Wires:
         return self._calls > 0 or any(wire.turns.is_owed for wire in self.open)
 
     async def _dial(self, make: Callable[[], Any], host: str, port: int, **options: Any) -> tuple[Any, Any]:
+        if host in self._inside:
+            return await self._inside[host](make)
         connect = asyncio.SelectorEventLoop.create_connection
         with self.waiting():
             if port not in self._turns:
@@ -172,11 +185,9 @@ class Inside:
             self._client.data_received(said)
 
 
-def stay_inside(loop: VirtualLoop, server: RedisServer) -> None:
-    """Every connection of the story goes to `server`."""
-
+def dial_inside(loop: VirtualLoop, server: RedisServer) -> Dial:
     async def dial(make: Callable[[], Any], *_: Any, **__: Any) -> tuple[Any, Any]:
         client = make()
         return Inside(loop, server, client), client
 
-    loop.reach_out(dial, lambda: False)
+    return dial
