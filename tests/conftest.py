@@ -7,9 +7,9 @@ import os
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
+import backends
 import pytest
-import servers
-from harness import BACKENDS, Backend, make_backend
+from harness import Backend, make_backend
 from longest import dealt
 
 from holdfast.locks.port import LockStore
@@ -35,17 +35,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def running() -> Iterator[dict[str, servers.Server | None]]:
+def running() -> Iterator[backends.Running]:
     """The servers of this run, started when first asked for."""
-    started: dict[str, servers.Server | None] = {}
+    started: backends.Running = {}
     yield started
     for server in started.values():
         if server is not None:
             server.remove()
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest, running: dict[str, servers.Server | None], tmp_path: Path) -> Backend:
+@pytest.fixture(params=backends.NAMES)
+def backend(request: pytest.FixtureRequest, running: backends.Running, tmp_path: Path) -> Backend:
     return make_backend(request.param, running, tmp_path)
 
 

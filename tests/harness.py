@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
 
+import backends
 import servers
 
 from holdfast.locks.port import LockStore
@@ -19,8 +20,6 @@ from holdfast.locks.runtime import SYSTEM
 from holdfast.locks.stores import open_store
 
 T = TypeVar("T")
-
-BACKENDS = sorted(p.stem for p in (Path(__file__).parent / "backends").glob("[a-z]*.py"))
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Backend:
         return f"{self.prefix}{name}"
 
 
-def make_backend(name: str, running: dict[str, servers.Server | None], directory: Path) -> Backend:
+def make_backend(name: str, running: backends.Running, directory: Path) -> Backend:
     module = import_module(f"backends.{name}")
     prefix = f"t{uuid.uuid4().hex[:12]}:"
     elsewhere = os.environ.get(f"HOLDFAST_TEST_{name.upper()}_URL")

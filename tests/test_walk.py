@@ -15,8 +15,7 @@ import httpx2
 import pytest
 import servers
 from plane.nats_buses import nats_running
-from plane.postgres_schemas import empty_schema
-from plane.redis_namespaces import fresh_namespace
+from plane.store_fixtures import EMPTY
 
 from holdfast.app import serving
 from holdfast.config import Settings
@@ -25,7 +24,7 @@ from holdfast.core.topic import Topic, Topics
 LEASE_S = 0.5
 TOPICS = Topics((Topic(name="mail.*", lease_s=LEASE_S),))
 WAYS = ("store direct", "nats direct", "nats outbox")
-COMBINATIONS = [f"{store} {way}" for store in ("sqlite", "postgres", "redis") for way in WAYS]
+COMBINATIONS = [f"{store} {way}" for store in ("sqlite", *EMPTY) for way in WAYS]
 COMBINATIONS.remove("redis nats outbox")
 
 
@@ -36,10 +35,8 @@ def settings(
     store, bus, dispatch = request.param.split()
     with ExitStack() as stack:
         url = f"sqlite:///{tmp_path / 'walk.db'}"
-        if store == "postgres":
-            url = stack.enter_context(empty_schema(running))
-        if store == "redis":
-            url = stack.enter_context(fresh_namespace(running))
+        if store in EMPTY:
+            url = stack.enter_context(EMPTY[store](running))
         nats = stack.enter_context(nats_running()).url if bus == "nats" else ""
         yield Settings(store=url, bus=nats, dispatch=dispatch, port=0, topics=TOPICS)
 

@@ -1,12 +1,23 @@
-"""postgres as a lock store: a private server for the whole test run."""
+"""Postgres: a private server for the whole test run, a schema per test."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
+import pytest
 import servers
+from plane.postgres_schemas import empty_schema, fresh_schema, server_url
+
+from backends import NEVER_S, Compared, Opened, PlaneStore, Running, Telling
 
 TTL_MS_MIN = 60
+
+_READY_FOR_QUERY = b"Z\x00\x00\x00\x05"
+_KEPT = {"holdfast_migrations", "holdfast_settings"}
 
 
 def start() -> servers.Server:
@@ -15,3 +26,70 @@ def start() -> servers.Server:
 
 def url(server: servers.Server, directory: Path) -> str:
     return server.url
+
+
+class PostgresTurns:
+    """A server has answered when it says that it is ready for the next question; to the last word, when it hangs up."""
+
+    def __init__(self) -> None:
+        self.is_owed = False
+
+    def sent(self, request: bytes) -> None:
+        self.is_owed = True
+
+    def received(self, reply: bytes) -> None:
+        if reply[-6:-1] == _READY_FOR_QUERY:
+            self.is_owed = False
+
+
+@contextmanager
+def _told_the_time(running: Running, directory: Path) -> Iterator[Opened]:
+    """A real server that tells the story's time."""
+    if "HOLDFAST_TEST_POSTGRES_URL" in os.environ:
+        pytest.skip("the clock of a server that is not ours cannot be set")
+    server_url(running)
+    server = running["postgres"]
+    assert server is not None
+    clock = server.directory / "clock"
+    # Found before the server's own, because the search path names that one last.
+    first = "".join(
+        f"""
+        CREATE FUNCTION {name}() RETURNS timestamptz LANGUAGE plpgsql {kind} AS
+        $$ BEGIN RETURN to_timestamp(pg_read_file('{clock}')::float8); END $$;
+        """
+        for name, kind in (("clock_timestamp", "VOLATILE"), ("statement_timestamp", "STABLE"))
+    )
+    with empty_schema(running, first=first) as url:
+        yield Opened(f"{url},pg_catalog&sslmode=disable", clock)
+
+
+@contextmanager
+def _compared(running: Running, directory: Path) -> Iterator[Compared]:
+    with fresh_schema(running) as url, psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
+        connection.execute(f"SET search_path = {url.rpartition('=')[2]}".encode())
+
+        @contextmanager
+        def fresh() -> Iterator[str]:
+            yield url
+            tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
+            emptied = [f"DELETE FROM {name}" for (name,) in tables if name not in _KEPT]
+            connection.execute("; ".join(emptied).encode())
+
+        yield Compared(fresh, stays_open=True)
+
+
+PLANE = PlaneStore(
+    stories={
+        "postgres": Telling(
+            opened=_told_the_time,
+            turns=PostgresTurns,
+            stand_ins={
+                "holdfast.stores.postgres_database.CLOCK_S": NEVER_S,
+                "holdfast.locks.stores.postgres_link.LISTEN_PROBE_S": NEVER_S,
+            },
+        )
+    },
+    compared=_compared,
+    fresh=fresh_schema,
+    empty=empty_schema,
+)

@@ -18,15 +18,17 @@ from typing import Any
 
 import pytest
 import servers
+from backends import plane_stores
 
 from flow.places import placed
 
-EVERY_STORE = ("memory", "postgres", "redis")
+EVERY_STORE = tuple(next(iter(store.stories)) for store in plane_stores().values())
 EVERY_STORE_WITH_NATS = tuple(f"{store}+nats" for store in EVERY_STORE)
-SQL_WITH_EVERY_BUS = ("memory", "memory+nats", "postgres", "postgres+nats")
-EVERYWHERE = (*SQL_WITH_EVERY_BUS, "valkey", "valkey+nats")
-EVERYWHERE_AND_APART = (*EVERYWHERE, "file", "redis", "memory+apart", "file+apart", "postgres+apart", "redis+apart")
+EVERY_REAL_STORE = tuple(list(store.stories)[-1] for store in plane_stores().values())
+EVERYWHERE = (*EVERY_REAL_STORE, *(f"{store}+nats" for store in EVERY_REAL_STORE))
+EVERYWHERE_AND_APART = tuple(dict.fromkeys([*EVERYWHERE, *EVERY_STORE, *(f"{store}+apart" for store in EVERY_STORE)]))
 """For what is said of any bus, and costs little."""
+SQL_WITH_EVERY_BUS = ("memory", "memory+nats", "postgres", "postgres+nats")
 
 OF_THE_BUS_IN_THE_STORE = {
     "test_handover",

@@ -1,4 +1,4 @@
-"""Connections out of virtual time: to real servers, which take real time to answer, and to a Redis server in memory.
+"""Connections out of virtual time, to real servers, which take real time to answer.
 
 While a real server has not answered what it was asked, virtual time stands still: to those who wait, every answer comes at
 once. What a server says without having been asked (a wake-up) comes when it comes.
@@ -7,55 +7,12 @@ once. What a server says without having been asked (a wake-up) comes when it com
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from backends import Dial, Turns
 from locks.virtual import VirtualLoop
-from simulation.redis_link import Socket
-from simulation.redis_server import RedisServer, commands_of
-
-from holdfast.locks.stores.redis_wire import Parser, Push
-
-Dial = Callable[..., Coroutine[Any, Any, tuple[Any, Any]]]
-"""`create_connection` of a loop."""
-READY_FOR_QUERY = b"Z\x00\x00\x00\x05"
-
-
-class PostgresTurns:
-    """A server has answered when it says that it is ready for the next question; to the last word, when it hangs up."""
-
-    def __init__(self) -> None:
-        self.is_owed = False
-
-    def sent(self, request: bytes) -> None:
-        self.is_owed = True
-
-    def received(self, reply: bytes) -> None:
-        if reply[-6:-1] == READY_FOR_QUERY:
-            self.is_owed = False
-
-
-class RedisTurns:
-    """A reply to each command; what is pushed answers none, but for the word that a subscription has begun."""
-
-    def __init__(self) -> None:
-        self._parser = Parser()
-        self._owed = 0
-
-    @property
-    def is_owed(self) -> bool:
-        return self._owed > 0
-
-    def sent(self, request: bytes) -> None:
-        self._owed += sum(1 for _ in commands_of(request))
-
-    def received(self, reply: bytes) -> None:
-        said = self._parser.feed(reply)
-        self._owed -= sum(not isinstance(each, Push) or each[0] == b"subscribe" for each in said)
-
-
-Turns = PostgresTurns | RedisTurns
 
 
 class Wires:
@@ -66,7 +23,7 @@ class Wires:
         self,
         loop: VirtualLoop,
         *,
-        turns: Mapping[int, type[Turns]],
+        turns: Mapping[int, Callable[[], Turns]],
         tell_time: Callable[[], None],
         inside: Mapping[str, Dial],
     ) -> None:
@@ -152,42 +109,3 @@ class Wire(asyncio.Protocol):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
-
-
-class Inside:
-    """A client's connection to a Redis server in memory: an `asyncio.Transport`, as far as it is used."""
-
-    def __init__(self, loop: VirtualLoop, server: RedisServer, client: Any) -> None:
-        self._loop = loop
-        self._server = server
-        self._client = client
-        self._is_over = False
-        client.connection_made(self)
-
-    def get_extra_info(self, _: str) -> Socket:
-        return Socket()
-
-    def write(self, request: bytes) -> None:
-        if not self._is_over:
-            self._hear(self._server.feed(request, self._hear))
-
-    def abort(self) -> None:
-        if not self._is_over:
-            self._is_over = True
-            self._server.forget(self._hear)
-            self._loop.call_soon(self._client.connection_lost, None)
-
-    def _hear(self, said: bytes) -> None:
-        self._loop.call_soon(self._receive, said)
-
-    def _receive(self, said: bytes) -> None:
-        if not self._is_over:
-            self._client.data_received(said)
-
-
-def dial_inside(loop: VirtualLoop, server: RedisServer) -> Dial:
-    async def dial(make: Callable[[], Any], *_: Any, **__: Any) -> tuple[Any, Any]:
-        client = make()
-        return Inside(loop, server, client), client
-
-    return dial

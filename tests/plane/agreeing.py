@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Self, TypeAlias
 
-import psycopg
-import servers
+from backends import Compared
 
 from holdfast.core.record import Kind
 from holdfast.errors import HoldfastError
@@ -18,8 +15,6 @@ from holdfast.ports import JobEvent
 from holdfast.stores import StoreWithBus, open_portable, open_store
 from holdfast.stores.batch_store import BatchStore
 from plane.jobs import ACME, OTHER, ManualRuntime, recoverable
-from plane.postgres_schemas import fresh_schema
-from plane.redis_namespaces import fresh_namespace
 from plane.store_fixtures import TIMEOUT_S, TOPICS
 
 EPOCH = 1_900_000_000.0
@@ -28,18 +23,7 @@ WORKERS = ("w1", "w2")
 SESSIONS = ("s", "t")
 KINDS = (Kind.RUN, Kind.STEP, Kind.POST, Kind.APPROVAL, Kind.RESULT)
 
-_KEPT = {"holdfast_migrations", "holdfast_settings"}
-
 Question: TypeAlias = Callable[[StoreWithBus], Awaitable[Any]]
-
-
-class Place(NamedTuple):
-    """Where one of the stores is."""
-
-    fresh: Callable[[], AbstractContextManager[str]]
-    """The URL of a store in which there is nothing, for as long as the context lasts."""
-    stays_open: bool = False
-    """From one history to the next: new connections, and whatever must be prepared on each, are dear there."""
 
 
 class Disagreement(AssertionError):
@@ -49,7 +33,7 @@ class Disagreement(AssertionError):
 class Stage:
     """Stores by their names; the first is the one that the others are compared with."""
 
-    def __init__(self, places: Mapping[str, Place], *, inline: bool = False) -> None:
+    def __init__(self, places: Mapping[str, Compared], *, inline: bool = False) -> None:
         self._places = places
         self._runner = asyncio.Runner()
         self._rooms = ExitStack()
@@ -194,37 +178,3 @@ _DERIVED: list[Question] = [
         for session in SESSIONS
     ),
 ]
-
-
-# -- places ------------------------------------------------------------------------------------------
-
-
-def files(directory: Path) -> Place:
-    numbers = itertools.count()
-
-    @contextmanager
-    def fresh() -> Iterator[str]:
-        path = directory / f"{next(numbers)}.db"
-        yield f"sqlite:///{path}"
-        path.unlink()
-
-    return Place(fresh)
-
-
-def namespaces(running: dict[str, servers.Server | None]) -> Place:
-    return Place(lambda: fresh_namespace(running))
-
-
-@contextmanager
-def emptied_schema(running: dict[str, servers.Server | None]) -> Iterator[Place]:
-    with fresh_schema(running) as url, psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
-        connection.execute(f"SET search_path = {url.rpartition('=')[2]}".encode())
-
-        @contextmanager
-        def fresh() -> Iterator[str]:
-            yield url
-            tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
-            emptied = [f"DELETE FROM {name}" for (name,) in tables if name not in _KEPT]
-            connection.execute("; ".join(emptied).encode())
-
-        yield Place(fresh, stays_open=True)

@@ -1,4 +1,4 @@
-"""A store as each of its kinds: in a file with its writer's thread, in memory, in a file in place, in Postgres and in Redis."""
+"""A store as each of its kinds: in a file with its writer's thread, in memory, in a file in place, and on each server."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 import servers
+from backends import plane_stores
 
 from holdfast.core.topic import Topic, Topics
 from holdfast.stores import StoreWithBus, open_store
 from plane.jobs import ManualRuntime
-from plane.postgres_schemas import empty_schema, fresh_schema
-from plane.redis_namespaces import fresh_namespace
 
 TOPICS = Topics((Topic(name="quick", lease_s=1.0, dispatch_timeout_s=2.0, running_timeout_s=9.0),))
-FRESH = {"postgres": fresh_schema, "redis": fresh_namespace}
+FRESH = {name: store.fresh for name, store in plane_stores().items() if store.fresh is not None}
 """What is kept by a server: a place of its own there for each test."""
-EMPTY = FRESH | {"postgres": empty_schema}
+EMPTY = {name: store.empty for name, store in plane_stores().items() if store.empty is not None}
 """The same, where tables may be there already."""
 TIMEOUT_S = 10.0
 """Tests share the machine: what is slow is not away."""

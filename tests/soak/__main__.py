@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness import BACKENDS, make_backend
+import backends
+from harness import make_backend
 
 from soak.fleet_soak import FLEETS, nats_server, soak_fleet, store_server
 from soak.herd_soak import Herd, soak_herd
@@ -57,7 +58,7 @@ def table(tallies: Sequence[Tally]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0, help="in all")
-    everything = [*BACKENDS, PLANE, *FLEETS, HERD]
+    everything = [*backends.NAMES, PLANE, *FLEETS, HERD]
     parser.add_argument("what", nargs="*", help=f"{', '.join(everything)}; all of them if none is named")
     asked = parser.parse_args()
     wanted = asked.what or everything
