@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 import servers
-from locks.redis_fixtures import cluster  # noqa: F401
 from locks.redis_setup import dropping_replies, replicated, sentinel_server
 
 from holdfast.core.job import JobId, Tenant, amend, next_fence
@@ -27,6 +26,8 @@ from holdfast.stores import StoreWithBus, open_store
 from holdfast.stores.redis_link import SETTLE, WRITE
 from plane.jobs import ACME, a_job, a_record, dispatched, new, recoverable, running, sending, stepped, stored, submitted
 from plane.redis_namespaces import named, opened, raw, url  # noqa: F401
+
+pytest_plugins = ["locks.redis_fixtures"]
 
 
 def submission(**changes: Any) -> Submission:
