@@ -4,7 +4,7 @@ Every story on virtual time is told on SQLite, Redis and Postgres, each with the
 only a bus in the store can do, without NATS. Those of the acceptance rows 62, 63, 70, 104 and 105 are told on every store
 with every bus, each a real server.
 
-The long ones, hundreds of jobs or days, are told on SQLite alone (with `HOLDFAST_TEST_STORIES=all`, on Redis too): what they
+The long ones, hundreds of jobs or days, are told on SQLite alone, and everywhere with `HOLDFAST_TEST_STORIES=all`: what they
 ask of a store is what the short ones ask, and `tests/conformance` with `tests/plane/test_stores_agree.py` show that the
 stores answer alike.
 """
@@ -99,8 +99,8 @@ def places_of(test: Callable[..., Any]) -> Sequence[str]:
         return EVERYWHERE
     if name in OF_SEVERAL_HOSTS:
         return ("postgres", "redis")
-    if name in LONG:
-        return ("memory", "redis") if os.environ.get("HOLDFAST_TEST_STORIES") == "all" else ()
+    if name in LONG and os.environ.get("HOLDFAST_TEST_STORIES") != "all":
+        return ()
     if {name, module} & OF_THE_BUS_IN_THE_STORE:
         return EVERY_STORE
     return (*EVERY_STORE, *EVERY_STORE_WITH_NATS)
