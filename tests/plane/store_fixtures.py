@@ -1,9 +1,10 @@
-"""A store as each of its kinds: in a file with its writer's thread, in memory, in a file in place, in Postgres and in Redis."""
+"""A store as each of its kinds: in a file with its writer's thread, in memory, in a file in place, in Postgres, in Redis, and in its 7.0."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,16 +19,16 @@ from plane.redis_namespaces import fresh_namespace
 TOPICS = Topics((Topic(name="quick", lease_s=1.0, dispatch_timeout_s=2.0, running_timeout_s=9.0),))
 FRESH = {"postgres": fresh_schema, "redis": fresh_namespace}
 """What is kept by a server: a place of its own there for each test."""
-EMPTY = FRESH | {"postgres": empty_schema}
-"""The same, where tables may be there already."""
+EMPTY = FRESH | {"postgres": empty_schema, "redis7": partial(fresh_namespace, kind="redis7")}
+"""The same, where tables may be there already; and the oldest server that we promise to work on."""
 TIMEOUT_S = 10.0
 """Tests share the machine: what is slow is not away."""
 
 
-@pytest.fixture(params=["file", "memory", "inline", *FRESH])
+@pytest.fixture(params=["file", "memory", "inline", *EMPTY])
 def clock(request: pytest.FixtureRequest) -> ManualRuntime:
     clock = ManualRuntime(inline=request.param == "inline")
-    if request.param in FRESH:
+    if request.param in EMPTY:
         clock.wall_s = time.time()  # the server's clock is a real one
     return clock
 
@@ -35,7 +36,7 @@ def clock(request: pytest.FixtureRequest) -> ManualRuntime:
 @pytest.fixture
 def url(request: pytest.FixtureRequest, running: dict[str, servers.Server | None], tmp_path: Path) -> Iterator[str]:
     kind = request.node.callspec.params["clock"]
-    if kind in FRESH:
+    if kind in EMPTY:
         with EMPTY[kind](running) as url:
             yield url
     else:
