@@ -185,7 +185,8 @@ class Lease:
             spread = 0.8 + self._runtime.jitter(0.2)
             belief = believe(self.lock_class.renewal, sent_at=sent_at, spread=spread, hold_until=known.hold_until)
         self.belief = belief
-        self.look_at = min(belief.due, belief.trusted_until)
+        _, trusted_until, due, _, _ = belief
+        self.look_at = due if due < trusted_until else trusted_until  # noqa: FURB136
         self.suspect = False
 
     def renewal_failed(self, *, tried_at: float, error: str) -> None:
