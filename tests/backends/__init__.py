@@ -21,7 +21,9 @@ Running = dict[str, servers.Server | None]
 Dial = Callable[..., Coroutine[Any, Any, tuple[Any, Any]]]
 """`create_connection` of a loop."""
 
-NAMES = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
+OLDEST = ("redis7",)
+"""Servers of the oldest version that we promise to work on. The conformance suites run on them, too, and nothing else does."""
+NAMES = sorted({path.stem for path in Path(__file__).parent.glob("[a-z]*.py")} - {*OLDEST})
 NEVER_S = 1_000_000_000
 
 
@@ -79,3 +81,8 @@ class PlaneStore:
 def plane_stores() -> dict[str, PlaneStore]:
     modules = {name: import_module(f"backends.{name}") for name in NAMES}
     return {name: module.PLANE for name, module in modules.items() if hasattr(module, "PLANE")}
+
+
+def oldest_places() -> dict[str, Callable[[Running], AbstractContextManager[str]]]:
+    """What `PlaneStore.fresh` is, on each of the oldest servers."""
+    return {name: import_module(f"backends.{name}").fresh for name in OLDEST}

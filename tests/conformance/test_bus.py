@@ -12,7 +12,7 @@ import pytest
 import servers
 from plane.jobs import ManualRuntime, stepped, submitted
 from plane.nats_buses import nats_bus, nats_running
-from plane.store_fixtures import EMPTY, TIMEOUT_S
+from plane.store_fixtures import EVERY_EMPTY, TIMEOUT_S
 
 from holdfast.buses.detached import DetachedBus, Fault
 from holdfast.buses.embedded import EmbeddedBus
@@ -42,10 +42,10 @@ def clock() -> ManualRuntime:
     return ManualRuntime()
 
 
-@pytest.fixture(params=["sqlite", *EMPTY])
+@pytest.fixture(params=["sqlite", *EVERY_EMPTY])
 def url(request: pytest.FixtureRequest, running: dict[str, servers.Server | None], tmp_path: Path) -> Iterator[str]:
-    if request.param in EMPTY:
-        with EMPTY[request.param](running) as url:
+    if request.param in EVERY_EMPTY:
+        with EVERY_EMPTY[request.param](running) as url:
             yield url
     else:
         yield f"sqlite:///{tmp_path / 'plane.db'}"

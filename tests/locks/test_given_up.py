@@ -47,6 +47,29 @@ async def test_a_place_in_the_queue_is_given_up_though_the_last_try_was_not_sent
         assert await locks.inspect(JOB, "x") is None
 
 
+@on_virtual_time
+async def test_who_does_not_wait_for_a_busy_lock_asks_once(runtime: VirtualRuntime) -> None:
+    async with await Network.over("sqlite:///:memory:", runtime) as network, network.locks() as locks:
+        held = await locks.acquire(JOB, "x")
+        asked = len(network.history.attempts)
+
+        assert await locks.try_acquire(JOB, "x") is None
+        await asyncio.sleep(1)
+
+        assert [verb for _, verb, _ in network.history.attempts[asked:]] == ["acquire"]
+        await locks.release(held)
+
+
+def test_a_thread_that_does_not_wait_for_a_busy_lock_asks_once(backend: Backend) -> None:
+    network = Network.of_threads(backend)
+    with SyncLocks(backend.url, prefix=backend.prefix) as rival, network.sync_locks(backend) as locks:
+        held = rival.acquire(LONG, "x")
+
+        assert locks.try_acquire(LONG, "x") is None
+        rival.release(held)
+    assert [verb for _, verb, _ in network.history.attempts] == ["acquire"]
+
+
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REQUEST, Fault.REFUSE])
 def test_a_thread_s_acquire_is_undone_however_often_that_fails(backend: Backend, fault: Fault) -> None:
     network = Network.of_threads(backend)

@@ -17,11 +17,13 @@ from holdfast.core.topic import Topics
 from holdfast.locks.runtime import SYSTEM
 from holdfast.stores import StoreWithBus, open_store
 
+STARTED = {"redis": servers.redis_server, "redis7": servers.redis7_server}
+
 
 @contextmanager
-def fresh_namespace(running: dict[str, servers.Server | None]) -> Iterator[str]:
+def fresh_namespace(running: dict[str, servers.Server | None], kind: str = "redis") -> Iterator[str]:
     """The URL of a namespace in which there is nothing yet."""
-    server = server_url(running)
+    server = server_url(running, kind)
     name = f"t{uuid.uuid4().hex[:12]}"
     url = f"{server}?namespace={name}"
     try:
@@ -33,16 +35,16 @@ def fresh_namespace(running: dict[str, servers.Server | None]) -> Iterator[str]:
                 raw.unlink(*left)
 
 
-def server_url(running: dict[str, servers.Server | None]) -> str:
-    elsewhere = os.environ.get("HOLDFAST_TEST_REDIS_URL")
+def server_url(running: dict[str, servers.Server | None], kind: str = "redis") -> str:
+    elsewhere = os.environ.get(f"HOLDFAST_TEST_{kind.upper()}_URL")
     if elsewhere:
         return elsewhere
-    if "redis" not in running:
+    if kind not in running:
         try:
-            running["redis"] = servers.redis_server().start()
+            running[kind] = STARTED[kind]().start()
         except (FileNotFoundError, RuntimeError) as why:
-            servers.unavailable("redis", str(why))
-    server = running["redis"]
+            servers.unavailable(kind, str(why))
+    server = running[kind]
     assert server is not None
     return server.url
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import servers
-from backends import plane_stores
+from backends import oldest_places, plane_stores
 
 from holdfast.core.topic import Topic, Topics
 from holdfast.stores import StoreWithBus, open_store
@@ -19,14 +19,16 @@ FRESH = {name: store.fresh for name, store in plane_stores().items() if store.fr
 """What is kept by a server: a place of its own there for each test."""
 EMPTY = {name: store.empty for name, store in plane_stores().items() if store.empty is not None}
 """The same, where tables may be there already."""
+EVERY_EMPTY = EMPTY | oldest_places()
+"""For what is promised of the oldest servers, too."""
 TIMEOUT_S = 10.0
 """Tests share the machine: what is slow is not away."""
 
 
-@pytest.fixture(params=["file", "memory", "inline", *FRESH])
+@pytest.fixture(params=["file", "memory", "inline", *EVERY_EMPTY])
 def clock(request: pytest.FixtureRequest) -> ManualRuntime:
     clock = ManualRuntime(inline=request.param == "inline")
-    if request.param in FRESH:
+    if request.param in EVERY_EMPTY:
         clock.wall_s = time.time()  # the server's clock is a real one
     return clock
 
@@ -34,8 +36,8 @@ def clock(request: pytest.FixtureRequest) -> ManualRuntime:
 @pytest.fixture
 def url(request: pytest.FixtureRequest, running: dict[str, servers.Server | None], tmp_path: Path) -> Iterator[str]:
     kind = request.node.callspec.params["clock"]
-    if kind in FRESH:
-        with EMPTY[kind](running) as url:
+    if kind in EVERY_EMPTY:
+        with EVERY_EMPTY[kind](running) as url:
             yield url
     else:
         yield "sqlite:///:memory:" if kind == "memory" else f"sqlite:///{tmp_path / 'plane.db'}"

@@ -1,5 +1,9 @@
 """Leases, fences and fenced writes. A library with no server; imports nothing else of Holdfast."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from holdfast.locks.errors import (
     LeaseLost,
     LockBusy,
@@ -16,7 +20,9 @@ from holdfast.locks.locks import Locks
 from holdfast.locks.observe import LoggingObserver, Observer, Observers
 from holdfast.locks.policy import LockClass, OnRenewalFailure, OnStoreError, Pattern, Risk
 from holdfast.locks.port import Holder, Ownership
-from holdfast.locks.sync import SyncLocks
+
+if TYPE_CHECKING:
+    from holdfast.locks.sync import SyncLocks
 
 __all__ = [
     "Holder",
@@ -42,3 +48,12 @@ __all__ = [
     "Unavailable",
     "UndeclaredClass",
 ]
+
+
+def __getattr__(name: str) -> type[SyncLocks]:
+    """`SyncLocks` when it is asked for: few programs use both faces."""
+    if name != "SyncLocks":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from holdfast.locks.sync import SyncLocks  # noqa: PLC0415
+
+    return SyncLocks

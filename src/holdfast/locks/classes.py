@@ -21,6 +21,8 @@ class Classes:
         self._overrides: dict[str, tuple[LockClass, float | None]] = {}
         self._rules: dict[str, _Rule] = {}
         self._revision = 0
+        #: Whether anybody ever changed anything: else a class in force is the one that was declared.
+        self.changed = False
         for lock_class in declared:
             self._declare(lock_class)
 
@@ -59,6 +61,7 @@ class Classes:
         if declared is None:
             raise UndeclaredClass(name, list(self._declared))
         changed = declared.with_policy(**settings)
+        self.changed = True
         if settings:
             self._overrides[name] = changed, None if for_s is None else self._runtime.now() + for_s
         else:
@@ -76,6 +79,7 @@ class Classes:
         if base is None:
             raise UndeclaredClass(name, list(self._declared))
         changed = base.with_policy(**settings)
+        self.changed = True
         if settings:
             self._rules[name] = _Rule(settings, None if for_s is None else self._runtime.now() + for_s)
         else:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING
 
-from holdfast.locks.errors import LockError, StoreRefused, Unavailable
+from holdfast.locks.errors import LockBusy, LockError, StoreRefused, Unavailable
 from holdfast.locks.waiting import RETRY_S
 
 if TYPE_CHECKING:
@@ -61,6 +61,9 @@ class Errands:
                 return
 
 
-def may_be_applied(error: BaseException) -> bool:
-    """Whether a request that ended in this error may yet have been carried out, and must be undone."""
+def may_be_applied(error: BaseException, *, queued: bool) -> bool:
+    """Whether an acquire that ended in this error may yet have been carried out, and must be undone. Who never queued, and
+    was told that the lock is busy, has left nothing behind."""
+    if isinstance(error, LockBusy):
+        return queued
     return not (isinstance(error, StoreRefused) or (isinstance(error, Unavailable) and error.applied is False))

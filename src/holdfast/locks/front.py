@@ -93,7 +93,7 @@ class Front:
         self.observer.acquired(chosen, key, fence=grant.fence, waited_s=waited_s)
         # Also one that is not renewed: the keeper ends it when its window ends.
         self.keeper.watch(lease)
-        if (ruling := self.classes.get(chosen.name)) is not chosen:
+        if self.classes.changed and (ruling := self.classes.get(chosen.name)) is not chosen:
             lease.obey(ruling)  # it changed while the lock was waited for, and the keeper did not know this lease yet
         return lease
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: On Python 3.11 it takes longer to find a member of an enum than to compare it, and it is done for every renewal.
+_ABANDON, _HOLD, _OWNED = Verdict.ABANDON, Verdict.HOLD, Standing.OWNED
+
 BATCH_MAX = 100
 SWEEP_S_MIN = 0.005
 SWEEP_S_MAX = 1.0
@@ -169,12 +172,12 @@ class Keeper:
             if lease.lost is not None:
                 continue
             verdict = judge(lease.belief, lease.lock_class.renewal, now)
-            if verdict is Verdict.ABANDON:
+            if verdict is _ABANDON:
                 lease.abandon()
                 # Under `continue` it is renewed on: it may still be ours.
                 if not lease.carries_on or now < lease.belief.due:
                     continue
-            if verdict is not Verdict.HOLD and not lease.renewing:
+            if verdict is not _HOLD and not lease.renewing:
                 due.append(lease)
         if not leases:
             self._sweep_s = SWEEP_S_MAX
@@ -211,9 +214,10 @@ class Keeper:
                 await self.open()
                 # Read again: connecting took time, and the trust window counts from the send.
                 sent_at = self._runtime.now()
-                standings = await self.store.renew(
-                    [Renewal(lease.key, lease.token, lease.lock_class.ttl_ms) for lease in leases]
-                )
+                # A renewal's own constructor takes twice as long.
+                ttl_ms = leases[0].lock_class.ttl_ms
+                renewals = [tuple.__new__(Renewal, (lease.key, lease.token, ttl_ms)) for lease in leases]
+                standings = await self.store.renew(renewals)
         except Exception as error:  # whatever it was, these leases must be tried again
             known = isinstance(error, LockError | TimeoutError)
             for lease in leases:
@@ -225,12 +229,12 @@ class Keeper:
         neighbour: Lease | None = None
         for lease, standing in zip(leases, standings, strict=True):
             lease.renewing = False
-            if standing is Standing.OWNED:
+            if standing is _OWNED:
                 lease.renewal_succeeded(sent_at=sent_at, neighbour=neighbour)
                 neighbour = lease
             else:
                 lease.not_owned(standing, operation="renew")
-        owned = standings.count(Standing.OWNED)
+        owned = standings.count(_OWNED)
         if owned:
             self._observer.renewed(leases[0].lock_class, owned)
 

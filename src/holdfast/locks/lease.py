@@ -24,11 +24,11 @@ _LOSING = threading.Lock()
 
 
 @cache
-def _guard() -> Callable[..., Any]:
-    """Imported when first needed, and only then: it is a tenth of the library's import time."""
-    from holdfast.locks.guards import guard  # noqa: PLC0415
+def _guard_maker(connection_class: Any) -> Callable[..., Any]:
+    """What makes guards for such connections. Imported when first needed: it is a tenth of the library's import time."""
+    from holdfast.locks.guards import maker  # noqa: PLC0415
 
-    return guard
+    return maker(connection_class)
 
 
 @lru_cache(64)
@@ -131,7 +131,9 @@ class Lease:
         """
         if self._fork != Forks.generation:
             self.check_fork()
-        if self.lost is None and not self.released and self._runtime.now() >= self.belief.trusted_until:
+        if self.lost is None and not self.released:
+            if self._runtime.now() < self.belief.trusted_until:
+                return
             self.abandon()
         if self.lost is not None and not self.carries_on:
             raise LeaseLost(self.key, reason=self.lost, fence=self.fence)
@@ -152,7 +154,8 @@ class Lease:
         Accepts connections of asyncpg, psycopg, SQLAlchemy, sqlite3, apsw and redis-py; see
         `holdfast.locks.guards.guard`.
         """
-        return _guard()(self, connection, resource, seq=seq, once_per_fence=once_per_fence)
+        # Straight to its maker: after a write that waited for the disk every step on the way is a slow one.
+        return _guard_maker(connection.__class__)(self, connection, resource, seq, once_per_fence)
 
     def fence_refused(self, resource: str) -> None:
         self._observer.fence_refused(self.lock_class, resource)
@@ -182,7 +185,8 @@ class Lease:
             spread = 0.8 + self._runtime.jitter(0.2)
             belief = believe(self.lock_class.renewal, sent_at=sent_at, spread=spread, hold_until=known.hold_until)
         self.belief = belief
-        self.look_at = min(belief.due, belief.trusted_until)
+        _, trusted_until, due, _, _ = belief
+        self.look_at = due if due < trusted_until else trusted_until  # noqa: FURB136
         self.suspect = False
 
     def renewal_failed(self, *, tried_at: float, error: str) -> None:

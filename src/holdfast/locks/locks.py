@@ -195,7 +195,7 @@ class Locks:
             self._front.gave_up(chosen, key, error)
             # Whatever ended it (a spent budget, a lost reply, a cancellation at any await): the token
             # may be queued or even granted. The dying task must not wait for that; an errand does.
-            if may_be_applied(error):
+            if may_be_applied(error, queued=wait_s > 0):
                 self._errands.undo(key, token, until=self._runtime.now() + chosen.ttl)
             raise
         return self._front.acquired(chosen, key, token, grant, sent_at=sent_at, waited_s=waited_s)

@@ -25,6 +25,10 @@ class Verdict(Enum):
     ABANDON = "abandon"
 
 
+#: On Python 3.11 it takes longer to find a member of an enum than to judge.
+_HOLD, _RENEW, _ABANDON = Verdict
+
+
 class Belief(NamedTuple):
     sent_at: float
     """When the last request that succeeded was sent."""
@@ -54,8 +58,8 @@ def doubt(belief: Belief, policy: RenewalPolicy, *, tried_at: float) -> Belief:
 
 def judge(belief: Belief, policy: RenewalPolicy, now: float) -> Verdict:
     if now >= belief.trusted_until or belief.failures >= policy.failures_max:
-        return Verdict.ABANDON
-    return Verdict.RENEW if now >= belief.due else Verdict.HOLD
+        return _ABANDON
+    return _RENEW if now >= belief.due else _HOLD
 
 
 def why_abandoned(belief: Belief, policy: RenewalPolicy) -> LossReason:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import random
 import socket
@@ -139,6 +138,8 @@ def is_gone(holder: str) -> bool:
 def _place() -> str:
     """Where a process id is one process's and nobody else's. A host's name does not say so: machines may share it, and
     containers of one machine, each with process ids of its own."""
+    import hashlib  # noqa: PLC0415  (who only imports us needs neither it nor OpenSSL, which it loads)
+
     where = hashlib.sha256(f"{SYSTEM.boot_id()} {_pid_namespace()}".encode()).hexdigest()[:8]
     return f"{socket.gethostname()}.{where}"
 

@@ -23,7 +23,7 @@ from holdfast.locks.port import BlockingStore, Busy, Grant, Holder, Ownership, R
 from holdfast.locks.runtime import SYSTEM, Runtime, default_holder
 from holdfast.locks.stores import blocking_store, open_store
 from holdfast.locks.thread_queue import ThreadQueues
-from holdfast.locks.waiting import WaitingRoom, may_try_again
+from holdfast.locks.waiting import WaitingRoom, may_try_again, spent
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -201,6 +201,8 @@ class SyncLocks:
                     raise
                 in_doubt = error.applied is not False
             now = self._runtime.now()
+            if isinstance(reply, Busy) and now >= deadline:
+                raise spent(key, reply, waited_s=now - started)
             if not isinstance(reply, Grant) or now >= sent_at + chosen.renewal.trust_s:
                 # Busy, without an answer, or granted so long ago that the window is over: asked again, same token,
                 # with the queue. That is on another connection: nothing is to be waited for first.
@@ -211,7 +213,7 @@ class SyncLocks:
         except BaseException as error:
             self._front.gave_up(chosen, key, error)
             # Whatever ended it, the token may be queued or even granted; the thread does not wait for its undoing.
-            if in_doubt or isinstance(reply, Grant) or may_be_applied(error):
+            if in_doubt or isinstance(reply, Grant) or may_be_applied(error, queued=wait_s > 0):
                 until = self._runtime.now() + chosen.ttl
                 self._keeper.hand(lambda: self._errands.undo(key, token, until=until))
             raise

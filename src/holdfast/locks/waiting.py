@@ -26,6 +26,11 @@ def may_try_again(now: float, deadline: float) -> bool:
     return now + RETRY_S < deadline
 
 
+def spent(key: str, reply: Busy, *, waited_s: float) -> LockBusy:
+    """What ends a wait: the lock is busy, and the budget is spent."""
+    return LockBusy(key, waited_s=waited_s, holder=reply.holder, retry_in_s=max(0.0, reply.remaining_ms / 1000))
+
+
 class _Waiter:
     __slots__ = ("key", "sleeping", "woken")
 
@@ -71,12 +76,13 @@ class WaitingRoom:
 
         However it ends without a grant, the caller must undo it: the token may be in the queue,
         or may have been granted the lock since. `in_doubt` says so of an earlier try with this token.
+        Only who had no time to wait was never in the queue; for it a single try is made.
         """
         self._asking[token] = key
         now = self._runtime.now
         sent_at = started = now()
         deadline = started + wait_s
-        queue_ms = QUEUE_MS if wait_s else 0
+        queue_ms = QUEUE_MS if wait_s > 0 else 0
         try:
             while True:
                 try:
@@ -116,8 +122,7 @@ class WaitingRoom:
     async def _wait_in_line(self, waiter: _Waiter, reply: Busy, started: float, deadline: float) -> None:
         now = self._runtime.now()
         if now >= deadline:
-            retry_in_s = max(0.0, reply.remaining_ms / 1000)
-            raise LockBusy(waiter.key, waited_s=now - started, holder=reply.holder, retry_in_s=retry_in_s)
+            raise spent(waiter.key, reply, waited_s=now - started)
         await waiter.sleep(min(deadline - now, self._pause(reply)))
 
     def _pause(self, reply: Busy) -> float:

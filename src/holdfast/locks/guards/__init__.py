@@ -69,17 +69,14 @@ def guard(
     Raises `TypeError` for a connection nobody serves, and `ValueError` for a lease without a
     fence (a local fallback: there is nothing a resource could check).
     """
-    if lease.fence <= 0:
-        raise ValueError(f"a lease without a fence cannot guard {resource!r}: {lease.key!r} is held locally only")
-    if not resource:
-        raise ValueError("a guarded resource needs a name")
-    made: Guard[Any] | AsyncRedisGuard | RedisGuard = _maker(conn.__class__)(lease, conn, resource, seq, once_per_fence)
+    made: Guard[Any] | AsyncRedisGuard | RedisGuard = maker(conn.__class__)(lease, conn, resource, seq, once_per_fence)
     return made
 
 
 @cache
-def _maker(connection: type[object]) -> Callable[[Fenced, Any, str, int | None, bool], Any]:
-    """What makes the guard for a type of connection."""
+def maker(connection: type[object]) -> Callable[[Fenced, Any, str, int | None, bool], Any]:
+    """What makes the guards for a type of connection: called with the lease, a connection, the resource, `seq` and
+    `once_per_fence`. For whoever guards so often that the way here is felt."""
     names = [f"{cls.__module__.partition('.')[0]}.{cls.__name__}" for cls in connection.__mro__]
     for name in names:
         if name in _GUARDS:

@@ -20,3 +20,11 @@ class Fenced(Protocol):
 
     def check(self) -> None:
         """Raise `LeaseLost` if the trust window has ended: no guarded operation starts after it."""
+
+
+def require_fence(lease: Fenced, resource: str) -> None:
+    """Raise `ValueError` if there is nothing that the resource could check, or no resource."""
+    if lease.fence <= 0:
+        raise ValueError(f"a lease without a fence cannot guard {resource!r}: {lease.key!r} is held locally only")
+    if not resource:
+        raise ValueError("a guarded resource needs a name")

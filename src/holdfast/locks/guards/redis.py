@@ -21,7 +21,7 @@ from typing import Any, Protocol, Self
 
 from holdfast.locks.errors import StaleFence, Unavailable
 from holdfast.locks.fence import NO_MARK, Mark
-from holdfast.locks.guards.fenced import Fenced
+from holdfast.locks.guards.fenced import Fenced, require_fence
 
 #: Larger replies are not kept for a repeat: a read of a big value would double its memory.
 ANSWER_BYTES_MAX = 4096
@@ -52,6 +52,7 @@ class _Marks:
     """What both guards do apart from sending: number the operations, and judge the answers."""
 
     def __init__(self, lease: Fenced, resource: str, *, once_per_fence: bool) -> None:
+        require_fence(lease, resource)
         self.mark = NO_MARK
         self._lease = lease
         self._resource = resource

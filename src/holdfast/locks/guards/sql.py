@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from holdfast.locks.errors import StaleFence
 from holdfast.locks.fence import NO_MARK, Mark, rule
-from holdfast.locks.guards.fenced import Fenced
+from holdfast.locks.guards.fenced import Fenced, require_fence
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -110,6 +110,8 @@ class Guard(ABC, Generic[C]):
     __slots__ = ("_conn", "_lease", "_seq", "answer", "mark", "once_per_fence", "repeated", "resource")
 
     def __init__(self, lease: Fenced, conn: C, resource: str, seq: int | None, once_per_fence: bool) -> None:  # noqa: FBT001  (keywords end at `guard`)
+        if lease.fence <= 0 or not resource:
+            require_fence(lease, resource)
         self._lease = lease
         self._conn = conn
         self._seq = seq

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 from holdfast.locks.fence import Mark
 from holdfast.locks.guards.sql import CREATE_TABLE, Guard, Statements, table_is_missing
@@ -25,24 +25,32 @@ class _SqliteGuard(Guard[Any]):
     __slots__ = ("_nested",)
     _nested: bool
     """The caller's own transaction is open: ours is a savepoint in it."""
+    _joins: ClassVar[bool]
+    """Whether the driver runs several statements in one call; that saves half of the way through it."""
 
     def __enter__(self) -> Any:
         conn, lease = self._conn, self._lease
         lease.check()
-        self.mark = Mark(lease.fence, lease.next_seq() if self._seq is None else self._seq)
+        # In half the time of its own constructor.
+        mark = self.mark = tuple.__new__(Mark, (lease.fence, lease.next_seq() if self._seq is None else self._seq))
         nested = self._nested = conn.in_transaction
+        claims = _CLAIMS
         if nested:
             conn.execute("SAVEPOINT holdfast_guard")
+        elif self._joins:
+            claims = _OPENINGS
+        else:
+            conn.execute(_BEGIN)
         try:
             try:
-                raised = self._claim(begin=not nested)
+                claimed = conn.execute(claims[self.once_per_fence], (self.resource, *mark))
             except Exception as failure:
                 if not table_is_missing(failure):
                     raise
                 # In the claim's own transaction: whoever comes at the same time waits, then finds it.
                 conn.execute(f"{CREATE_TABLE} WITHOUT ROWID")
-                raised = self._claim(begin=False)
-            if not raised:
+                claimed = conn.execute(_CLAIMS[self.once_per_fence], (self.resource, *mark))
+            if (conn.changes() if self._joins else claimed.rowcount) != 1:
                 self.recognise(*self._find())
         except BaseException:
             self._rollback()
@@ -74,10 +82,6 @@ class _SqliteGuard(Guard[Any]):
         self.__exit__(kind, error, trace)
 
     @abstractmethod
-    def _claim(self, *, begin: bool) -> bool:
-        """Claim, at the beginning of a transaction if asked. False: not raised."""
-
-    @abstractmethod
     def _plain_cursor(self) -> Any:
         """One that gives tuples, whatever the connection makes of its rows."""
 
@@ -101,12 +105,7 @@ class _SqliteGuard(Guard[Any]):
 
 class Sqlite3Guard(_SqliteGuard):
     __slots__ = ()
-
-    def _claim(self, *, begin: bool) -> bool:
-        conn = self._conn
-        if begin:
-            conn.execute(_BEGIN)
-        return bool(conn.execute(_CLAIMS[self.once_per_fence], (self.resource, *self.mark)).rowcount == 1)
+    _joins = False
 
     def _plain_cursor(self) -> Any:
         cursor = self._conn.cursor()
@@ -116,13 +115,7 @@ class Sqlite3Guard(_SqliteGuard):
 
 class ApswGuard(_SqliteGuard):
     __slots__ = ()
-
-    def _claim(self, *, begin: bool) -> bool:
-        conn = self._conn
-        # Both statements in one call save half of the way through the driver.
-        claims = _OPENINGS if begin else _CLAIMS
-        conn.execute(claims[self.once_per_fence], (self.resource, *self.mark))
-        return bool(conn.changes() == 1)
+    _joins = True
 
     def _plain_cursor(self) -> Any:
         cursor = self._conn.cursor()

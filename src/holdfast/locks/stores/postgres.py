@@ -17,8 +17,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
-from hashlib import sha256
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,15 +25,29 @@ import asyncpg
 from holdfast.locks.errors import Unavailable
 from holdfast.locks.port import Busy, Grant, Holder, Ownership, Renewal, Standing, WakeCallback, require_token
 from holdfast.locks.stores import shown
-from holdfast.locks.stores.postgres_free import acquire_statement, array, fences_done, quoted_array, release_statement
+from holdfast.locks.stores.postgres_batch import (
+    BATCH_MAX,
+    DIGEST_CHARS,
+    Columns,
+    Request,
+    digest_of,
+    in_order,
+    is_uniform,
+)
+from holdfast.locks.stores.postgres_free import (
+    acquire_statement,
+    array,
+    common_fence,
+    fences_done,
+    quoted_array,
+    release_statement,
+)
 from holdfast.locks.stores.postgres_link import BROKEN, FAILURES, ROLLED_BACK, Listener, connect, ended_at, explained
 
 if TYPE_CHECKING:
     from holdfast.locks.port import LockStore
     from holdfast.locks.runtime import Runtime
 
-#: Requests per statement: in a longer one the first would wait too long for the last.
-BATCH_MAX = 200
 #: Requests between two sweeps of what is older than a day, and how many rows a sweep may remove:
 #: more than were written meanwhile, so what is left behind stays bounded.
 COLLECT_EVERY, COLLECT_MAX = 2000, 2000
@@ -43,7 +55,6 @@ COLLECT_EVERY, COLLECT_MAX = 2000, 2000
 FREE_PAUSE = 50
 #: Waiters that are woken by token; if there are more, the oldest are woken with all others of their key.
 WAITING_MAX = 10_000
-DIGEST_CHARS = 32
 
 # Arrays travel as text: the driver's own encoding of them costs more than the statement.
 _BATCH = """
@@ -69,11 +80,6 @@ _STANDINGS = (Standing.GONE, Standing.OWNED, Standing.TAKEN)
 def open_store(url: str, *, holder: str, prefix: str, runtime: Runtime, timeout_s: float) -> LockStore:
     del prefix  # the keys carry it, and the tables live in a schema that the URL may choose (search_path)
     return PostgresStore(url, holder=holder, runtime=runtime, timeout_s=timeout_s)
-
-
-#: An acquire, or a release, which has a ttl of 0: key, token, ttl_ms, queue_ms, fences, deadline, and who waits for it.
-#: A plain tuple: there are two for every lock, and one with names takes three times as long to make.
-_Request = tuple[str, str, int, int, int, float, asyncio.Future[Any]]
 
 
 class _Renew(NamedTuple):
@@ -106,8 +112,8 @@ class PostgresStore:
         self._open = False
         self._loop: asyncio.AbstractEventLoop  # known once it is open
         self._connection: asyncpg.Connection | None = None
-        self._releases: list[_Request] = []
-        self._acquires: list[_Request] = []
+        self._releases: list[Request] = []
+        self._acquires: list[Request] = []
         self._acquiring: set[str] = set()
         self._renewals: list[_Renew] = []
         self._queries: list[_Exchange] = []
@@ -168,7 +174,7 @@ class PostgresStore:
         deadline = loop.time() + self._timeout_s
         answers: list[asyncio.Future[Standing]] = [loop.create_future() for _ in renewals]
         for (key, token, ttl_ms), done in zip(renewals, answers, strict=True):
-            self._renewals.append(_Renew(key, _digest(token), ttl_ms, deadline, done))
+            self._renewals.append(_Renew(key, digest_of(token), ttl_ms, deadline, done))
         return asyncio.gather(*answers)
 
     async def evict(self, key: str, fence: int, *, reason: str) -> bool:
@@ -228,52 +234,50 @@ class PostgresStore:
         arguments = (quoted_array(keys), array(digests), array(ttls))
         return _Exchange(_RENEW, arguments, min(deadlines), waiting, answer)
 
-    def _take_batch(self) -> tuple[list[_Request], int]:
+    def _take_batch(self) -> tuple[list[Request], int]:
         """The next requests, and how many of them are the first of their key; those come first, in key order."""
         taken, self._releases = self._releases[:BATCH_MAX], self._releases[BATCH_MAX:]
         room = BATCH_MAX - len(taken)
         taken += self._acquires[:room]
         self._acquires = self._acquires[room:]
         self._acquiring = {request[0] for request in self._acquires}
-        firsts: dict[str, _Request] = {request[0]: request for request in reversed(taken)}
-        batch = [firsts[key] for key in sorted(firsts)]
-        if len(batch) < len(taken):
-            batch += [request for request in taken if firsts[request[0]] is not request]
+        batch, firsts = in_order(taken)
         self._collect_in -= len(batch)
         if self._collect_in <= 0:
             self._collect_in = COLLECT_EVERY
             deadline = self._loop.time() + 2 * self._timeout_s
             self._queries.append(_Exchange(_COLLECT, (), deadline, (), lambda rows: None))
-        return batch, len(firsts)
+        return batch, firsts
 
-    async def _perform_batch(self, batch: list[_Request], firsts: int) -> None:
+    async def _perform_batch(self, batch: list[Request], firsts: int) -> None:
         if self._free_in > 0:
             self._free_in -= 1
-        elif firsts == len(batch) and _is_uniform(batch):
-            left: list[_Request] = []
-            await self._perform(self._free_exchange(batch, left))
+        elif firsts == len(batch) and is_uniform(columns := tuple(zip(*batch, strict=True))):
+            left: list[Request] = []
+            await self._perform(self._free_exchange(batch, columns, left))
             batch, firsts = left, len(left)
         if batch:
             # At once: a release that has come meanwhile must not overtake an acquire that was left.
             await self._perform(self._batch_exchange(batch, firsts))
 
-    def _free_exchange(self, batch: list[_Request], left: list[_Request]) -> _Exchange:
+    def _free_exchange(self, batch: list[Request], columns: Columns, left: list[Request]) -> _Exchange:
         """For a uniform batch of different keys. Fills `left` with those whose lock was not simply free, or theirs."""
-        keys, tokens, ttls, _, fences, deadlines, waiting = zip(*batch, strict=True)
-        digests = [*map(_digest, tokens)]
+        keys, tokens, ttls, _, fences, deadlines, waiting = columns
+        digests = [*map(digest_of, tokens)]
         if ttls[0]:
             sql, arguments = acquire_statement(keys, digests, self._holder, ttls[0], fences[0])
         else:
             sql, arguments = release_statement(keys, digests)
 
         def answer(rows: list[asyncpg.Record]) -> None:
-            fence, done = fences_done(rows[0], keys)
+            fence = common_fence(rows[0], len(keys))
             if fence is not None and not self._waiters:
                 alike = Grant(fence) if ttls[0] else True
                 for waits in waiting:
                     if not waits.done():
                         waits.set_result(alike)
                 return
+            done = fences_done(rows[0], keys)
             if len(done) < len(batch):
                 self._free_in = FREE_PAUSE
                 left.extend(request for request in batch if request[0] not in done)
@@ -281,9 +285,9 @@ class PostgresStore:
 
         return _Exchange(sql, arguments, min(deadlines), waiting, answer)
 
-    def _batch_exchange(self, batch: list[_Request], firsts: int) -> _Exchange:
+    def _batch_exchange(self, batch: list[Request], firsts: int) -> _Exchange:
         keys, tokens, ttls, queues, fences, deadlines, waiting = zip(*batch, strict=True)
-        digests = [*map(_digest, tokens)]
+        digests = [*map(digest_of, tokens)]
         arguments = (
             *(self._holder, self._channel, firsts),
             *(quoted_array(keys), array(digests)),
@@ -298,7 +302,7 @@ class PostgresStore:
         return _Exchange(_BATCH, arguments, min(deadlines), waiting, answer)
 
     def _settle_batch(
-        self, batch: list[_Request], digests: list[str], fences: Mapping[str, int], late: Mapping[int, Sequence[Any]]
+        self, batch: list[Request], digests: list[str], fences: Mapping[str, int], late: Mapping[int, Sequence[Any]]
     ) -> None:
         """Answer by `late`, which goes by position, or else by `fences`, which go by key. Who is in neither waits on."""
         grant = Grant(0)
@@ -381,17 +385,6 @@ class PostgresStore:
     def _heard(self, payload: str) -> None:
         digest, key = payload[:DIGEST_CHARS], payload[DIGEST_CHARS:]
         self._wake(key, self._waiters.get(digest, ""))
-
-
-@lru_cache(maxsize=BATCH_MAX * 20)
-def _digest(token: str) -> str:
-    return sha256(token.encode()).hexdigest()[:DIGEST_CHARS]
-
-
-def _is_uniform(batch: list[_Request]) -> bool:
-    """Whether all are releases, or acquires that ask for the same."""
-    _, _, ttls, _, fences, _, _ = zip(*batch, strict=True)
-    return ttls.count(ttls[0]) == fences.count(fences[0]) == len(batch)
 
 
 def _settle(done: asyncio.Future[Any], answer: object) -> None:

@@ -68,12 +68,19 @@ def release_statement(keys: Sequence[str], digests: Sequence[str]) -> tuple[str,
     return _RELEASE, (len(keys), quoted_array(keys), _by_key(keys, digests))
 
 
-def fences_done(row: Sequence[Any], keys: Sequence[str]) -> tuple[int | None, Mapping[str, int]]:
-    """The one fence of all keys, if they were all done and have but one; and the fence of every key that was done."""
-    count, fence, some_keys, some_fences, *_ = row
-    if count == len(keys) and some_keys is None:
-        return fence, dict.fromkeys(keys, fence)
-    return None, dict(zip(some_keys or (), some_fences or (), strict=True))
+def common_fence(row: Sequence[Any], asked: int) -> int | None:
+    """The one fence of all keys, if they were all done and have but one: as it mostly is."""
+    count, fence, some_keys, *_ = row
+    return fence if count == asked and some_keys is None else None
+
+
+def fences_done(row: Sequence[Any], keys: Sequence[str]) -> Mapping[str, int]:
+    """The fence of every key that was done."""
+    fence = common_fence(row, len(keys))
+    if fence is not None:
+        return dict.fromkeys(keys, fence)
+    _, _, some_keys, some_fences, *_ = row
+    return dict(zip(some_keys or (), some_fences or (), strict=True))
 
 
 def array(values: Sequence[object]) -> str:

@@ -92,7 +92,8 @@ class RedisStore:
         loop = self._loop
         if loop is None:
             return _failed(Unavailable(self._caller.subject, "the store is not open", applied=False))
-        future: asyncio.Future[Any] = loop.create_future()
+        # The loop's own `create_future` is this, one call deeper.
+        future: asyncio.Future[Any] = asyncio.Future(loop=loop)
         if self._was_alone and not self._keys and self._link.idle():
             # Who had no company the last time does not wait for it; should there be some now, it
             # finds this one in flight and gathers.
@@ -125,7 +126,8 @@ class RedisStore:
         self._link.send(runs)
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Standing]:
-        lines = await self._ask([r.key for r in renewals], [f"N {r.ttl_ms} {r.token}" for r in renewals])
+        keys = [key for key, _, _ in renewals]
+        lines = await self._ask(keys, [f"N {ttl_ms} {token}" for _, token, ttl_ms in renewals])
         return standings(lines)
 
     async def evict(self, key: str, fence: int, *, reason: str) -> bool:

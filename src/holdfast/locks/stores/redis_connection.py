@@ -80,7 +80,9 @@ class Run:
         for future, line in zip(self.futures, lines, strict=True):
             if future.done():
                 continue  # its caller was cancelled
-            if line[0] == "E":
+            if line == "1":  # a release: a call for each is felt
+                future.set_result(True)
+            elif line[0] == "E":
                 future.set_exception(refusal(self.subject, line[1:]))
             else:
                 future.set_result(decoded(line))

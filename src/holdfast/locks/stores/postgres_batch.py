@@ -1,0 +1,43 @@
+"""What is asked of locks in Postgres, and in which order a batch asks it. Pure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import sha256
+from operator import itemgetter
+from typing import Any
+
+#: Requests per statement: in a longer one the first would wait too long for the last.
+BATCH_MAX = 200
+DIGEST_CHARS = 32
+
+#: An acquire, or a release, which has a ttl of 0: key, token, ttl_ms, queue_ms, fences, deadline, and who waits for it.
+#: A plain tuple: there are two for every lock, and one with names takes three times as long to make.
+Request = tuple[str, str, int, int, int, float, asyncio.Future[Any]]
+#: The same of a whole batch: all keys, all tokens and so on.
+Columns = tuple[Any, ...]
+_KEY = itemgetter(0)
+
+
+def in_order(requests: Sequence[Request]) -> tuple[list[Request], int]:
+    """The requests as they are to be sent, and how many of them are the first of their key: those come first, in key order."""
+    batch = sorted(requests, key=_KEY)
+    firsts = len({*map(_KEY, batch)})
+    if firsts < len(batch):
+        earliest: dict[str, Request] = {request[0]: request for request in reversed(requests)}
+        batch = [earliest[key] for key in sorted(earliest)]
+        batch += [request for request in requests if earliest[request[0]] is not request]
+    return batch, firsts
+
+
+def is_uniform(columns: Columns) -> bool:
+    """Whether all are releases, or acquires that ask for the same."""
+    _, _, ttls, _, fences, _, _ = columns
+    return bool(ttls.count(ttls[0]) == fences.count(fences[0]) == len(ttls))
+
+
+@lru_cache(maxsize=BATCH_MAX * 20)
+def digest_of(token: str) -> str:
+    return sha256(token.encode()).hexdigest()[:DIGEST_CHARS]
