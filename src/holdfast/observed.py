@@ -33,6 +33,7 @@ class _Observed:
     def __init__(self, store: Store, telemetry: Telemetry) -> None:
         self._store = store
         self._telemetry = telemetry
+        self.now = store.now  # asked for a dozen times for each job
         store.subscribe(self._heard)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401

@@ -71,3 +71,26 @@ async def test_answer_is_whole_for_a_caller_who_asks_for_many_at_once(served: Se
     writer.close()
 
     assert everything.count(b"HTTP/1.1 200 OK") == 21
+
+
+async def test_answer_that_is_written_whole_looks_like_any_other(served: Served) -> None:
+    port = served.http.base_url.port
+    ask = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n%b\r\n"
+
+    kept, closed = await _answer(port, ask % b""), await _answer(port, ask % b"connection: close\r\n")
+    head = await _answer(port, b"HEAD /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
+
+    assert kept == [line for line in closed if line != b"connection: close"]
+    assert kept[0] == b"HTTP/1.1 200 OK"
+    assert head == [*kept[:-1], b""], "no body, and the length of the one that there would be"
+
+
+async def _answer(port: int | None, request: bytes) -> list[bytes]:
+    """Its lines, without the time of day."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(int(line.split()[1]) for line in head.split(b"\r\n") if line.startswith(b"content-length"))
+    body = b"" if request.startswith(b"HEAD") else await reader.readexactly(length)
+    writer.close()
+    return [*(line for line in head.split(b"\r\n")[:-2] if not line.startswith(b"date:")), body]

@@ -104,6 +104,31 @@ def exit_(job: SyncJob) -> None:
     raise SystemExit(3)
 
 
+@worker.task("exit.async", isolation="async")
+async def exit_async(job: Job) -> None:
+    raise SystemExit(3)
+
+
+@worker.task("cancel-itself.async", isolation="async")
+async def cancel_itself(job: Job) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+@worker.task("refuse-to-stop.async", isolation="async")
+async def refuse_to_stop(job: Job) -> str:
+    """Is told to stop, and ends its work first."""
+    mark(job, "began")
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(60)
+    async with asyncio.timeout(60):
+        await asyncio.sleep(0)
+    await job.progress("all")
+    return "done"
+
+
 @worker.task("die-once")
 def die_once(job: SyncJob) -> int:
     mark(job, "began")

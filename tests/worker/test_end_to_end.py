@@ -56,7 +56,14 @@ async def test_family_and_progress(url: str, client: Client) -> None:
 
 @pytest.mark.parametrize(
     ("topic", "code", "attempts"),
-    [("raise", "KeyError", 2), ("exit", "SystemExit", 2), ("fatal", "Fatal", 1), ("not-json", "result-not-json", 1)],
+    [
+        ("raise", "KeyError", 2),
+        ("exit", "SystemExit", 2),
+        ("exit.async", "SystemExit", 2),
+        ("cancel-itself.async", "handler-cancelled", 2),
+        ("fatal", "Fatal", 1),
+        ("not-json", "result-not-json", 1),
+    ],
 )
 async def test_failures_are_told_by_class_and_retried_unless_fatal(
     url: str, client: Client, topic: str, code: str, attempts: int
@@ -108,6 +115,19 @@ async def test_cancel_reaches_the_handler(url: str, client: Client, tmp_path: Pa
 
     assert job["state"] == "CANCELLED"
     assert marks(file)[-1][0] == last
+
+
+async def test_what_a_handler_does_after_it_was_told_to_stop_is_heard(url: str, client: Client, tmp_path: Path) -> None:
+    file = tmp_path / "marks"
+    async with serving(TASKS, url=url, slots=1):
+        job_id = await client.submit("refuse-to-stop.async", {"file": str(file)})
+        await wait_marked(file, "began")
+        await client.cancel(job_id)
+        job = await client.wait_ended(job_id, within_s=5)
+        echo = await client.run("echo.async", 1)
+
+    assert (job["state"], job["result"], job["progress"]) == ("SUCCEEDED", "done", "all")
+    assert echo["state"] == "SUCCEEDED"
 
 
 async def test_cancel_does_not_wait_for_a_renewal(url: str, client: Client, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from holdfast.gateway.desk import Desk
 from holdfast.gateway.keys import Keys
 from holdfast.gateway.plane import Plane
 from holdfast.gateway.routes import ROUTES
+from holdfast.gateway.wire import WHOLE
 from holdfast.locks.errors import LockError
 
 logger = logging.getLogger("holdfast")
@@ -141,6 +142,10 @@ async def respond(answer: Answer, scope: Scope, receive: Receive, send: Send) ->
             await StreamingResponse(stream, answer.status, headers, answer.media.decode())(scope, receive, send)
         return
     body = answer.body if isinstance(answer.body, bytes) else encode(answer.body)
+    if answer.status == 200 and not answer.headers:
+        whole = scope.get("extensions", {}).get(WHOLE)
+        if whole is not None and whole["answer"](answer.media, body):
+            return
     length = (b"content-length", str(len(body)).encode())
     headers_sent = (
         list(answer.headers) if answer.status == 304 else [(b"content-type", answer.media), length, *answer.headers]

@@ -134,13 +134,15 @@ class SqliteLedger(Ledger):
         self.execute(WRITE_EFFECT, effect_values(effect))
 
     def has_open_effects(self, origin: JobId) -> bool:
-        row = self.execute(
-            "SELECT 1 FROM holdfast_effects WHERE job_id = ? AND state IN (?, ?) LIMIT 1",
-            (origin, EffectState.UNKNOWN, EffectState.PREPARED),
-        ).fetchone()
-        return row is not None
+        return self._has_effects(origin, EffectState.UNKNOWN) or self._has_effects(origin, EffectState.PREPARED)
+
+    def _has_effects(self, origin: JobId, state: EffectState) -> bool:
+        wanted = "SELECT 1 FROM holdfast_effects WHERE job_id = ? AND state = ? LIMIT 1"
+        return self.execute(wanted, (origin, state)).fetchone() is not None
 
     def leave_effects_unknown(self, origin: JobId) -> list[tuple[str, int]]:
+        if not self._has_effects(origin, EffectState.PREPARED):  # most jobs have none, and to look costs a fourth
+            return []
         left: list[tuple[str, int]] = self.execute(
             "UPDATE holdfast_effects SET state = ?, settled_at = ? WHERE job_id = ? AND state = ? RETURNING key, fence",
             (EffectState.UNKNOWN, self.now, origin, EffectState.PREPARED),

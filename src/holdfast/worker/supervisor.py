@@ -138,7 +138,8 @@ class Supervisor:
         await self._keeper.stop()
         if self._children is not None:
             await self._children.close()
-        for task in self._tasks:
+        asks = [ask for attempt in self._attempts.values() for ask in attempt.asks]
+        for task in (*self._tasks, *asks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._link.close()

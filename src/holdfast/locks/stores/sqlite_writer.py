@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 import apsw
@@ -118,7 +119,7 @@ class Writer:
         self._inline = runtime.inline()
         self._urgent: deque[Request] = deque()
         self._normal: deque[Request] = deque()
-        self._doorbell = threading.Condition(threading.Lock())
+        self._doorbell: SimpleQueue[None] = SimpleQueue()
         self._idle = False
         self._turn = threading.Lock()
         """Held during a transaction."""
@@ -166,8 +167,7 @@ class Writer:
             self._commit_batch(self._take())
         elif self._idle:
             self._idle = False  # rung once: whoever comes until it has woken need not ring again
-            with self._doorbell:
-                self._doorbell.notify()
+            self._doorbell.put(None)
 
     def leave(self) -> None:
         """Be a user no more. The last one finishes what was begun, then lets go of the file."""
@@ -176,8 +176,7 @@ class Writer:
             if self._users or self.closing:
                 return
             self.closing = True
-        with self._doorbell:
-            self._doorbell.notify()
+        self._doorbell.put(None)
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(BUSY_TIMEOUT_MS / 1000)
             if self._thread.is_alive():
@@ -261,14 +260,14 @@ class Writer:
             if batch:
                 self._commit_batch(batch)
                 continue
-            with self._doorbell:
-                # Say "idle" first, then look once more: a request that came in between rings nobody.
-                self._idle = True
-                if not self._urgent and not self._normal:
-                    if self.closing:
-                        return
-                    self._doorbell.wait()
-                self._idle = False
+            # Say "idle" first, then look once more: a request that came in between rings nobody. Two may ring at once,
+            # and then it wakes once for nothing.
+            self._idle = True
+            if not self._urgent and not self._normal:
+                if self.closing:
+                    return
+                self._doorbell.get()
+            self._idle = False
 
     def _take(self) -> list[Request]:
         """The next batch, renewals first, without those whose callers have given up."""
