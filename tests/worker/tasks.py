@@ -117,6 +117,20 @@ async def cancel_itself(job: Job) -> None:
     await asyncio.sleep(0)
 
 
+saying: list[asyncio.Future[None]] = []
+
+
+@worker.task("cancel-itself-at-the-end.async", isolation="async")
+async def cancel_itself_at_the_end(job: Job) -> str:
+    """With something under way that the outcome has to wait for."""
+    task = asyncio.current_task()
+    assert task is not None
+    saying.append(asyncio.ensure_future(job.progress("all")))
+    await asyncio.sleep(0)  # it is asked now
+    task.cancel()
+    return "done"
+
+
 @worker.task("refuse-to-stop.async", isolation="async")
 async def refuse_to_stop(job: Job) -> str:
     """Is told to stop, and ends its work first."""

@@ -130,6 +130,13 @@ async def test_what_a_handler_does_after_it_was_told_to_stop_is_heard(url: str, 
     assert echo["state"] == "SUCCEEDED"
 
 
+async def test_a_handler_that_cancels_itself_as_it_returns_has_returned(url: str, client: Client) -> None:
+    async with serving(TASKS, url=url, slots=1):
+        job = await client.run("cancel-itself-at-the-end.async")
+
+    assert (job["state"], job["result"], job["attempts"], job["progress"]) == ("SUCCEEDED", "done", 1, "all")
+
+
 async def test_cancel_does_not_wait_for_a_renewal(url: str, client: Client, tmp_path: Path) -> None:
     """With a lease of a minute and every slot taken."""
     file = tmp_path / "marks"

@@ -37,14 +37,23 @@ async def run_in_loop(task: Task, attempt: Attempt, ask: AskPlane, *, runtime: R
     except GeneratorExit:  # the loop itself is gone
         raise
     except BaseException as error:  # noqa: BLE001  (the handler's, and said of it; not of the task around it)
-        return ended(partial(_raise, error))
+        handled: Callable[[], Any] = partial(_raise, error)
     else:
-        return ended(lambda: value)
-    finally:
-        attempt.body = None
-        # Whoever asked for it, it was the handler that was stopped: what is left to say of the attempt is said.
-        while carrying.cancelling():
-            carrying.uncancel()
+        handled = partial(_given, value)
+    attempt.body = None
+    await _outlive_cancel(carrying)
+    return ended(handled)
+
+
+async def _outlive_cancel(carrying: asyncio.Task[Any]) -> None:
+    """Whoever asked for it, it was the handler that was stopped: what is left to say of the attempt is said."""
+    if not carrying.cancelling():
+        return
+    # What was asked for in the handler's last step has not come yet, and before Python 3.13 it would come all the same.
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    while carrying.cancelling():
+        carrying.uncancel()
 
 
 async def run_in_thread(task: Task, attempt: Attempt, ask: AskPlane, *, runtime: Runtime) -> Done:
@@ -119,6 +128,10 @@ def _lateness(attempt: Attempt, runtime: Runtime) -> Callable[[], bool]:
 
 def _raise(error: BaseException) -> NoReturn:
     raise error
+
+
+def _given(value: object) -> object:
+    return value
 
 
 async def _awaited(task: Task, job: Job) -> Any:
