@@ -62,7 +62,7 @@ def timed(running: Running, length: int) -> float:
 
 
 def finish(running: Running, length: int) -> None:
-    ended = running.client.wait_run(running.client.start_run(f"chain-{length}").id)
+    ended = running.client.run_workflow(f"chain-{length}")
     assert ended.state == "succeeded", ended
 
 

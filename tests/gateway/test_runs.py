@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from gateway.conftest import Served
-from holdfast.client import AsyncClient
+from holdfast.client import AsyncClient, Client
 from holdfast.core.job import Tenant
 from holdfast.core.run import Run
 from holdfast.core.workflow import Definition
@@ -114,6 +114,31 @@ async def test_an_answer_of_a_person_is_the_output_of_its_step(served: Served) -
 
     ended = await served.client.wait_run(run.id, timeout=10)
     assert (ended.state, ended.output) == ("succeeded", "42 EUR")
+
+
+async def test_a_run_is_started_and_its_end_waited_for_in_one_request(served: Served) -> None:
+    await served.client.apply_workflow(GREET)
+    order = {"workflow": "greet", "input": {"name": "ann"}}
+    too_soon = await served.post("/v1/runs?wait=0.05", order, idempotency_key="k")
+    asking = asyncio.create_task(served.post("/v1/runs?wait=20", order, idempotency_key="k"))
+    await work(served, "hello ann")
+    ended = await asking
+
+    assert (too_soon.status_code, too_soon.json()["state"]) == (202, "running")
+    assert (ended.status_code, ended.json()["state"], ended.json()["output"]) == (200, "succeeded", "hello ann")
+    assert ended.json()["id"] == too_soon.json()["id"]
+
+
+async def test_the_client_runs_a_workflow_to_its_end_or_says_that_it_goes_on(served: Served) -> None:
+    await served.client.apply_workflow(GREET)
+    with pytest.raises(TimeoutError, match="is still running"):
+        await served.client.run_workflow("greet", {"name": "ann"}, timeout=0.05, idempotency_key="k")
+    running = asyncio.create_task(served.client.run_workflow("greet", {"name": "ann"}, timeout=20, idempotency_key="k"))
+    await work(served, "hello ann")
+    with Client(str(served.http.base_url)) as plain:
+        again = await asyncio.to_thread(plain.run_workflow, "greet", {"name": "ann"}, idempotency_key="k")
+
+    assert (await running).output == again.output == "hello ann"
 
 
 async def test_a_run_from_its_definition_to_its_end(served: Served) -> None:

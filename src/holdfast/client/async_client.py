@@ -10,7 +10,7 @@ import httpx2
 
 from holdfast import api
 from holdfast.api.runs import RunView
-from holdfast.client import asks, replies
+from holdfast.client import asks, replies, run_asks
 from holdfast.client.verbs import Verbs
 from holdfast.client.waiting import LONG_POLL_S, PAUSE_S, SILENCE_S, Outage, Waiting, Watching, for_job, for_run
 from holdfast.core.states import TERMINAL
@@ -106,6 +106,33 @@ class AsyncClient(Verbs):
     async def wait(self, job_id: str, timeout: float | None = None) -> api.JobView:  # noqa: ASYNC109  (what it waits for outlives a cancelled wait)
         """The job once it is terminal. Outlives a restart of the plane. Raises `TimeoutError`."""
         return await self._wait(for_job(job_id, timeout, self._runtime.now()))
+
+    async def run_workflow(
+        self,
+        workflow: str,
+        input: Any = None,  # noqa: A002  (what it is called everywhere)
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109  (as `wait`)
+        idempotency_key: str | None = None,
+        **options: Unpack[run_asks.RunOptions],
+    ) -> RunView:
+        """Start a run and wait for its end, in one request if it does not take long. Raises `TimeoutError`.
+
+        Without a key it gets a random one: a lost answer does not make two runs.
+        """
+        until = None if timeout is None else self._runtime.now() + timeout
+        run = await self.ask(
+            run_asks.start_and_wait(
+                workflow,
+                input,
+                idempotency_key=idempotency_key or self._runtime.token(),
+                wait_s=LONG_POLL_S if timeout is None else min(LONG_POLL_S, timeout),
+                **options,
+            )
+        )
+        if run.state.upper() in TERMINAL:
+            return run
+        return await self.wait_run(run.id, None if until is None else until - self._runtime.now())
 
     async def wait_run(self, run_id: str, timeout: float | None = None) -> RunView:  # noqa: ASYNC109  (likewise)
         """The run once it has ended. Outlives a restart of the plane. Raises `TimeoutError`."""

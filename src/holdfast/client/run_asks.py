@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
 from holdfast import api
@@ -52,6 +53,19 @@ def start_run(
     body = StartRun(workflow=workflow, input=input, **options)
     headers = {} if idempotency_key is None else {"idempotency-key": idempotency_key}
     return post_ask("/v1/runs", read_as(RunView), body, headers=headers, repeatable=idempotency_key is not None)
+
+
+def start_and_wait(
+    workflow: str,
+    input: Any,  # noqa: A002
+    *,
+    idempotency_key: str,
+    wait_s: float,
+    **options: Unpack[RunOptions],
+) -> Ask[RunView]:
+    """The run when it has ended, or as it is after `wait_s`."""
+    asked = start_run(workflow, input, idempotency_key=idempotency_key, **options)
+    return replace(asked, query=[("wait", str(wait_s))], answer_s=ANSWER_S + wait_s)
 
 
 def plan_run(workflow: str, input: Any = None, **options: Unpack[RunOptions]) -> Ask[RunPlan]:  # noqa: A002

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from holdfast import api
 from holdfast.api.runs import RunView
-from holdfast.client import asks, replies
+from holdfast.client import asks, replies, run_asks
 from holdfast.client.connections import Connections
 from holdfast.client.verbs import Verbs
 from holdfast.client.waiting import LONG_POLL_S, PAUSE_S, SILENCE_S, Outage, Waiting, Watching, for_job, for_run
@@ -80,6 +80,33 @@ class Client(Verbs):
     def wait(self, job_id: str, timeout: float | None = None) -> api.JobView:
         """The job once it is terminal. Outlives a restart of the plane. Raises `TimeoutError`."""
         return self._wait(for_job(job_id, timeout, SYSTEM.now()))
+
+    def run_workflow(
+        self,
+        workflow: str,
+        input: Any = None,  # noqa: A002  (what it is called everywhere)
+        *,
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+        **options: Unpack[run_asks.RunOptions],
+    ) -> RunView:
+        """Start a run and wait for its end, in one request if it does not take long. Raises `TimeoutError`.
+
+        Without a key it gets a random one: a lost answer does not make two runs.
+        """
+        until = None if timeout is None else SYSTEM.now() + timeout
+        run = self.ask(
+            run_asks.start_and_wait(
+                workflow,
+                input,
+                idempotency_key=idempotency_key or SYSTEM.token(),
+                wait_s=LONG_POLL_S if timeout is None else min(LONG_POLL_S, timeout),
+                **options,
+            )
+        )
+        if run.state.upper() in TERMINAL:
+            return run
+        return self.wait_run(run.id, None if until is None else until - SYSTEM.now())
 
     def wait_run(self, run_id: str, timeout: float | None = None) -> RunView:
         """The run once it has ended. Outlives a restart of the plane. Raises `TimeoutError`."""

@@ -33,9 +33,9 @@ RUN_ROUTES: tuple[Route, ...] = (
         reply=workflow_types.WorkflowPage, tags=WORKFLOWS, summary="A workflow's revisions, newest first.",
     ),
     Route(
-        method="POST", path="/v1/runs", run=runs.start_run, request=run_types.StartRun, reply=run_types.RunView,
-        statuses=(202, 200), headers=("Idempotency-Key", "Holdfast-Actor"), body_max=BODY_BYTES_MAX, tags=RUNS,
-        summary="Start a run. Durable when answered; 200 with the first run where the key repeats it.",
+        method="POST", path="/v1/runs", run=runs.start_run, query=runs.RunWaitQuery, request=run_types.StartRun,
+        reply=run_types.RunView, statuses=(202, 200), headers=("Idempotency-Key", "Holdfast-Actor"), body_max=BODY_BYTES_MAX, tags=RUNS,
+        summary="Start a run. Durable when answered; 200 if it has ended meanwhile, or with the first run where the key repeats it.",
     ),
     Route(
         method="POST", path="/v1/runs:plan", run=runs.plan_run, request=run_types.StartRun, reply=run_types.RunPlan,

@@ -44,13 +44,16 @@ class RunQuery(api.Request, kw_only=True):
 
 class RunWaitQuery(api.Request, kw_only=True):
     wait: Annotated[float, Meta(ge=0, le=60)] = 0.0
-    """Seconds to wait until the run has ended."""
+    """Seconds to wait until the run has ended. It is durable before the waiting begins."""
 
 
 async def start_run(desk: Desk, call: Call) -> Answer:
     started = await desk.plane.runs.start(_order(call))
-    headers = ((b"location", f"/v1/runs/{started.run.id}".encode()), _etag(started.run))
-    return Answer(run_view(started.run), status=200 if started.repeated else 202, headers=headers)
+    query: RunWaitQuery = call.query
+    run = await _run_after_wait(desk, call, started.run.id, query.wait) if query.wait else started.run
+    headers = ((b"location", f"/v1/runs/{run.id}".encode()), _etag(run))
+    is_known = started.repeated or (query.wait and run.is_terminal)
+    return Answer(run_view(run), status=200 if is_known else 202, headers=headers)
 
 
 def _order(call: Call) -> RunOrder:
@@ -93,18 +96,23 @@ async def list_runs(desk: Desk, call: Call) -> Answer:
 async def get_run(desk: Desk, call: Call) -> Answer:
     """The run now, or after waiting until it has ended."""
     query: RunWaitQuery = call.query
-    run_id = call.path["id"]
+    run = await _run_after_wait(desk, call, call.path["id"], query.wait)
+    return Answer(run_view(run), headers=(_etag(run),))
+
+
+async def _run_after_wait(desk: Desk, call: Call, run_id: str, wait_s: float) -> Run:
+    """The run once it has ended, or as it is after `wait_s`, or when its caller has hung up."""
     hints = desk.feed.runs
     with hints.of(run_id) as hint:
-        async with Patience(hint, seconds=query.wait, receive=call.receive) as patience:
+        async with Patience(hint, seconds=wait_s, receive=call.receive) as patience:
             run = await desk.plane.runs.get(call.tenant, run_id)
-            while query.wait and not hints.closed and not run.is_terminal:
+            while wait_s and not hints.closed and not run.is_terminal:
                 hinted = await patience.wait_hint()
                 # After the last wait as well: a hint may be lost.
                 run = await desk.plane.runs.get(call.tenant, run_id)
                 if not hinted:
                     break
-    return Answer(run_view(run), headers=(_etag(run),))
+    return run
 
 
 async def list_timeline(desk: Desk, call: Call) -> Answer:
