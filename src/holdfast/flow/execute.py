@@ -5,7 +5,7 @@ Everything a worker says carries the attempt's fence. RUNNING is the worker's wo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -38,19 +38,29 @@ class Attempt(NamedTuple):
 
 
 async def claim(
-    worker: str, limit: int, *, start: bool, store: Store, bus: Bus, topics: Topics, telemetry: Telemetry
+    worker: str,
+    limit: int,
+    *,
+    start: bool,
+    store: Store,
+    bus: Bus,
+    topics: Topics,
+    telemetry: Telemetry,
+    on_start: Callable[[int], None] | None = None,
 ) -> list[Job]:
     """Deliveries for the worker: jobs DISPATCHED to it, or already RUNNING if `start`.
 
     A delivery that no longer fits its job (rolled back, requeued, cancelled) is settled, not given out;
     what lies behind it was announced already, and is looked for at once. One that was given out too often
-    ends its job, with a dead letter.
+    ends its job, with a dead letter. `on_start` is told how many are about to be started, at most.
     """
     claimed: list[Job] = []
     while not claimed and (deliveries := await bus.take(worker, limit=limit)):
         jobs = await store.find_jobs([d.job_id for d in deliveries])
         fitting = {d: job for d, job in zip(deliveries, jobs, strict=True) if job is not None and _fits(d, job)}
         if start:
+            if on_start is not None:
+                on_start(len(fitting))
             standings = await _start(list(fitting.values()), store=store, topics=topics, telemetry=telemetry)
             claimed = [standing.job for standing in standings if standing.job is not None]
             await bus.settle(deliveries)

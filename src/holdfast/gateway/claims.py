@@ -27,6 +27,8 @@ class Claim:
         self.opened_at: float | None = None
         """When its first place was opened; the leases of what is handed over began later."""
         self._room = 0
+        """Places that may have been opened in it, all in all."""
+        self._opened = 0
         self._handed: list[Job] = []
         self._places_open = 0
         self._all_shut = asyncio.Event()
@@ -35,18 +37,22 @@ class Claim:
     @contextmanager
     def open_for(self, jobs: int) -> Iterator[None]:
         """While it waits, so many jobs may be handed to it."""
-        self._room = jobs
+        self.widen(jobs)
         try:
             yield
         finally:
             self._room = 0
 
+    def widen(self, jobs: int) -> None:
+        """It turns out that so many may be: those that have been already are among them."""
+        self._room = jobs
+
     def open(self, now: float) -> Place | None:
-        if not self._room or self.is_ghost:
+        if self._opened >= self._room or self.is_ghost:
             return None
         if self.opened_at is None:
             self.opened_at = now
-        self._room -= 1
+        self._opened += 1
         self._places_open += 1
         return Place(self)
 
