@@ -28,12 +28,19 @@ async def run_in_loop(task: Task, attempt: Attempt, ask: AskPlane, *, runtime: R
 
     attempt.stoppable(stop)
     try:
-        await asyncio.wait([handling])
+        await _wait_done(handling)
     finally:
         if not handling.done():  # the worker itself is being cancelled
             handling.cancel()
             await asyncio.wait([handling])
     return ended(handling.result)
+
+
+async def _wait_done(handling: asyncio.Future[Any]) -> None:
+    """However it ends. `asyncio.wait` does the same for many, and takes longer for one than a small job does."""
+    done = asyncio.get_running_loop().create_future()
+    handling.add_done_callback(lambda _: None if done.done() else done.set_result(None))
+    await done
 
 
 async def run_in_thread(task: Task, attempt: Attempt, ask: AskPlane, *, runtime: Runtime) -> Done:
