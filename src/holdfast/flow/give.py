@@ -16,7 +16,6 @@ from holdfast.core.job import Job, JobId
 from holdfast.flow.dispatch import Sending
 from holdfast.ports import Accepted, KeyReused, Store, Submission, Transaction
 
-
 MANY = 10
 """To rule on so many takes long enough that somebody may have come meanwhile."""
 
