@@ -1,7 +1,7 @@
 """Writes of one process, gathered: whatever has queued up is decided together and written as one batch.
 
-Calls of one turn of the loop share a batch, and so do all that come while the batch before is under way: batches grow
-with load, and what a batch costs a server is paid once for many callers.
+Calls of one turn of the loop share a batch, and so do all that come while the batch before is under way, or until this one
+has begun: batches grow with load, and what a batch costs a server is paid once for many callers.
 
 Where the next batch waits already, it is brought on its way before those of the last one are answered: then this process
 works on what they do next while the server works on the batch, instead of each waiting for the other.
