@@ -237,11 +237,12 @@ class Stage(Replica):
         assert job is not None
         return job
 
-    async def claim(self, worker: str = "w1", *, limit: int = 10, start: bool = True) -> list[Job]:
+    async def claim(self, worker: str = "w1", *, limit: int = 10, start: bool = True, **more: Any) -> list[Job]:
         return await claim(
             worker,
             limit,
             start=start,
+            **more,
             store=self.typed_store,
             bus=self.bus,
             topics=self.topics,

@@ -37,6 +37,31 @@ async def test_start_that_came_too_late_is_not_told_as_one(
 
 
 @on_virtual_time
+async def test_claim_that_looks_again_leaves_room_for_what_the_worker_was_handed(runtime: VirtualRuntime) -> None:
+    """What it found first is gone when it is to be started; by then two others are on their way to the worker."""
+    async with staged(runtime) as stage:
+        *gone, there = [await stage.submit() for _ in range(4)]
+        for job in gone:
+            await stage.dispatch(job, "w1")
+        kept_free: list[int] = []
+
+        def keep_free(wanted: int) -> int:
+            kept_free.append(wanted)
+            return 2
+
+        door = stage.store.pause("apply", kind="job.started")
+        claiming = asyncio.create_task(stage.claim("w1", limit=3, keep_free=keep_free))
+        await door.reached.wait()
+        found = [await stage.job(job.id) for job in gone]
+        await lose_attempts(found, reason="worker-died", store=stage.inner, telemetry=stage.telemetry)
+        await stage.dispatch(there, "w1")
+        door.open()
+
+        assert [job.id for job in await claiming] == [there.id]
+        assert kept_free == [3, 3, 1]
+
+
+@on_virtual_time
 async def test_renewal_is_one_call_of_the_store_and_another_for_what_is_lost(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
         jobs = [await stage.submit() for _ in range(2)]

@@ -16,6 +16,7 @@ from holdfast.core.states import State
 from holdfast.errors import StoreUnavailable
 from holdfast.flow.dispatch import Dispatched, Placed
 from holdfast.flow.freeze import freeze
+from holdfast.flow.give import MANY
 from holdfast.flow.submit import Order, Submitter
 from holdfast.ports import Accepted, JobFilter
 from holdfast.stores import StoreWithBus
@@ -172,6 +173,24 @@ async def test_of_many_jobs_the_most_urgent_are_given_as_far_as_there_is_room(ru
         assert {d.job_id for d in await stage.inner.list_deliveries("w1", limit=10)} == {jobs[0].id, jobs[1].id}
         assert jobs == [await stage.job(job.id) for job in jobs]
         await check_plane(stage, all_ended=False)
+
+
+@on_virtual_time
+async def test_worker_that_comes_while_many_are_ruled_on_is_handed_them(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        stage.submitter = giving(stage)
+        stage.hello("w1", slots=MANY)
+        await stage.scheduler.tick()
+        await stage.submitter.admission.count()
+        orders = [Order(tenant=ACME, topic="mail.send", payload=b"{}", labels={})] * MANY
+        submitting = asyncio.create_task(stage.submitter.submit(orders))
+        await asyncio.sleep(0)  # they are ruled on, and its claim is read
+        await asyncio.sleep(0)
+        with stage.claims.serving("w1") as claim, claim.open_for(MANY):
+            answers = await submitting
+            handed = await claim.take_handed()
+        assert [cast(Accepted, answer).job for answer in answers] == handed
+        assert len(handed) == MANY
 
 
 @on_virtual_time

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 
 import httpx2
 import pytest
+from msgspec.structs import replace
+from plane.jobs import sending
 
 from gateway.conftest import Served
 from holdfast.api import NewJob
+from holdfast.core.job import JobId
 from holdfast.ports import Delivery
 
 
@@ -73,6 +77,51 @@ async def test_claim_that_still_looks_is_handed_jobs_and_no_more_than_it_asked_f
     assert handed < set(ids)
     assert len(handed) == 2, "of three, for the job that it has in hand might have been waiting for it"
     assert await states() == ["DISPATCHED"] * 3 + ["RUNNING"] * 2
+
+
+@pytest.mark.parametrize("found", ["when it comes", "by a hint"])
+async def test_claim_that_starts_what_it_has_found_is_handed_the_rest_of_what_it_asked_for(
+    served: Served, monkeypatch: pytest.MonkeyPatch, found: str
+) -> None:
+    starting, go_on = asyncio.Event(), asyncio.Event()
+    settle = served.plane.bus.settle
+
+    async def settle_slowly(deliveries: Sequence[Delivery]) -> None:
+        starting.set()
+        await go_on.wait()
+        await settle(deliveries)
+
+    await served.introduce()
+    await served.started()
+    monkeypatch.setattr(served.plane.bus, "settle", settle_slowly)
+    if found == "when it comes":
+        sent = await sent_by_another(served)
+    claiming = asyncio.create_task(served.work("claim", worker="w1", limit=3, wait_s=20, start=True))
+    if found == "by a hint":
+        await asyncio.sleep(0.05)
+        sent = await sent_by_another(served)
+    await starting.wait()
+    answers = await served.client.submit_many([NewJob(topic="t")] * 5)
+    ids = [answer.job.id for answer in answers if answer.job is not None]
+    while "SCHEDULED" in [(await served.client.get(job_id)).state for job_id in ids]:
+        await asyncio.sleep(0.01)
+    go_on.set()
+
+    claimed = [delivery["job_id"] for delivery in (await claiming)["deliveries"]]
+    assert claimed[0] == sent
+    assert len(claimed) == 3
+    assert set(claimed[1:]) < set(ids)
+
+
+async def sent_by_another(served: Served) -> str:
+    """A job that another scheduler sends to the worker, and not by way of a claim that waits here."""
+    store = served.plane.store
+    [job] = await store.find_jobs([JobId((await served.client.submit("t", delay_s=60)).id)])
+    assert job is not None
+    change = sending(store, job)
+    delivery = Delivery("w1", job.id, change.after.fence)
+    await store.apply([replace(change, send=delivery, detail={"worker": delivery.worker})])
+    return job.id
 
 
 async def test_caller_who_hung_up_gets_no_job(served: Served) -> None:

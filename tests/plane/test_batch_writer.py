@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 
 from holdfast.errors import HoldfastError, Invalid, StoreUnavailable
 from holdfast.stores.batch import BatchLedger, Needs
-from holdfast.stores.batch_writer import HELD_S_MAX, BatchWriter, Call
+from holdfast.stores.batch_writer import HELD_S_MAX, Batch, BatchWriter
 
 WRITE_S = 0.5
 
@@ -19,20 +18,23 @@ WRITE_S = 0.5
 class Server:
     """Each write takes half a second, whether it is refused or not."""
 
-    def __init__(self, *, load_s: float = 0.0) -> None:
+    def __init__(self, *, begin_s: float = 0.0, load_s: float = 0.0) -> None:
         self.sizes: list[int] = []
         self.is_away = False
+        self._begin_s = begin_s
         self._load_s = load_s
 
-    async def write(self, calls: list[Call], meanwhile: Callable[[], None]) -> tuple[BatchLedger, list[Any]]:
+    async def write(self, batch: Batch) -> tuple[BatchLedger, list[Any]]:
         if self.is_away:
             raise OSError("away")
+        await asyncio.sleep(self._begin_s)
+        batch.join()
         await asyncio.sleep(self._load_s)
-        meanwhile()
+        batch.meanwhile()
         await asyncio.sleep(WRITE_S)
         ledger = BatchLedger(0.0)
-        answers = [call.verb(ledger) for call in calls]
-        self.sizes.append(len(calls))
+        answers = [call.verb(ledger) for call in batch.calls]
+        self.sizes.append(len(batch.calls))
         return ledger, answers
 
     def is_everybodys(self, failure: Exception) -> bool:
@@ -85,6 +87,49 @@ async def test_who_has_waited_too_long_is_told_so_and_nothing_of_it_is_written(r
     assert [error.applied for error in late] == [False] * 7
     assert server.sizes == []
     assert runtime.now() - began == 4 * WRITE_S
+
+
+@pytest.mark.parametrize(("batch_max", "sizes"), [(1000, [4, 1]), (3, [3, 2])])
+@on_virtual_time
+async def test_who_calls_while_a_batch_is_begun_is_part_of_it_if_there_is_room(
+    runtime: VirtualRuntime, batch_max: int, sizes: list[int]
+) -> None:
+    server, began = Server(begin_s=1.0), runtime.now()
+    writer = BatchWriter("here", server, batch_max=batch_max, timeout_s=60.0, committed=lambda _: None)
+
+    async def call(after_s: float) -> float:
+        await asyncio.sleep(after_s)
+        await writer.call(lambda _: None, lambda _: None, size=1, urgent=False)
+        return runtime.now() - began
+
+    answered = await asyncio.gather(*(call(after_s) for after_s in (0.0, 0.1, 0.2, 0.3, 1.1)))
+    await writer.close()
+
+    assert server.sizes == sizes
+    once, twice = 1.0 + WRITE_S, 2 * (1.0 + WRITE_S)
+    assert answered == pytest.approx([once + HELD_S_MAX] * sizes[0] + [twice] * sizes[1])
+
+
+@on_virtual_time
+async def test_nobody_joins_those_among_whom_one_is_looked_for(runtime: VirtualRuntime) -> None:
+    """Else whoever cannot be stored would never be found while others keep coming."""
+    server, began = Server(begin_s=1.0), runtime.now()
+    writer = BatchWriter("here", server, batch_max=1000, timeout_s=60.0, committed=lambda _: None)
+
+    def refuse(_: BatchLedger) -> None:
+        raise ValueError("unstorable")
+
+    async def come(after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        await writer.call(lambda _: None, lambda _: None, size=1, urgent=False)
+
+    coming = [asyncio.create_task(come(n / 10)) for n in range(200)]
+    with pytest.raises(Invalid):
+        await writer.call(lambda _: None, refuse, size=1, urgent=False)
+
+    assert runtime.now() - began < 10 * (1.0 + WRITE_S)
+    await asyncio.gather(*coming)
+    await writer.close()
 
 
 async def answered_at(runtime: VirtualRuntime, *, load_s: float) -> list[float]:

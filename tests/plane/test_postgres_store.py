@@ -140,6 +140,27 @@ async def test_call_that_waited_too_long_for_its_turn_was_not_applied(
         assert await submitted(store)
 
 
+async def test_whoever_calls_while_another_plane_has_its_turn_shares_the_next_one(
+    url: str, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    async with opened(url) as store:
+        await submitted(store)
+        await admin.execute(f"BEGIN; SELECT pg_advisory_xact_lock({LOCK})".encode())
+        first = asyncio.create_task(store.submit([submission()]))
+
+        async def is_waiting() -> bool:
+            return bool(await value(admin, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
+
+        await eventually(is_waiting)
+        others = [asyncio.create_task(store.submit([submission(topic=topic)])) for topic in ("a", "s3cret\0", "b")]
+        await admin.execute("ROLLBACK")
+        answers = await asyncio.gather(first, *others, return_exceptions=True)
+
+        assert [isinstance(answer, list) for answer in answers] == [True, True, False, True]
+        # By halves, for one of the four cannot be stored.
+        assert await value(admin, "SELECT count(DISTINCT xmin::text) FROM holdfast_jobs") == 3
+
+
 async def test_server_that_is_away_is_unavailable_and_nothing_was_applied(unused_port: int) -> None:
     store = open_store(
         f"postgresql://ann:s3cret@127.0.0.1:{unused_port}/x?application_name=s3cret", topics=Topics(), runtime=SYSTEM

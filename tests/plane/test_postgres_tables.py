@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import suppress
 from typing import Any
 
@@ -56,7 +57,9 @@ async def test_migrations_are_applied_once(url: str, admin: psycopg.AsyncConnect
 
 async def test_rows_of_a_statement_are_those_that_were_given(url: str) -> None:
     """Arrays travel as text, in which braces, quotes, backslashes and NULL mean something."""
-    names = ("id", "payload", "priority", "fence", "created_at", "cancel_requested", "error")
+    names = ("id", "payload", "priority", "fence", "created_at", "deadline", "due", "cancel_requested", "error")
+    deadlines = (None, 1731845000.123456, 1e300, -1e-300)
+    dues = (math.inf, -math.inf, None)
     texts = [
         "",
         "NULL",
@@ -72,7 +75,10 @@ async def test_rows_of_a_statement_are_those_that_were_given(url: str) -> None:
         "{}",
     ]
     rows = [
-        (text, text.encode() + b"\0\xff", -n, 2**62 + n, 1e-9 * n + n, n % 2 == 0, None if n % 3 else text)
+        (
+            *(text, text.encode() + b"\0\xff", -n, 2**62 + n, 1e-9 * n + n),
+            *(deadlines[n % 4], dues[n % 3], n % 2 == 0, None if n % 3 else text),
+        )
         for n, text in enumerate(texts)
     ]
     connection = await asyncpg.connect(url)

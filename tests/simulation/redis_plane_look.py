@@ -18,7 +18,7 @@ from holdfast.ports import JobEvent
 from holdfast.stores import NAMESPACE
 from holdfast.stores.batch import BatchLedger, Needs
 from holdfast.stores.batch_store import BatchStore
-from holdfast.stores.batch_writer import Call
+from holdfast.stores.batch_writer import Batch, Call
 from holdfast.stores.ledger import look_at
 from holdfast.stores.place import Place
 from holdfast.stores.redis_commands import Commands, Word
@@ -97,7 +97,8 @@ class Onlooker(BatchStore):
         if turn is not None:
             raise StoreUnavailable(self.subject, "it is another's turn", applied=False)
         try:
-            _, [answer] = await self._batches.write([Call(ask, verb, cast(Any, None), 0.0, 1)], lambda: None)
+            alone = Batch([Call(ask, verb, cast(Any, None), 0.0, 1)], join=lambda: None, meanwhile=lambda: None)
+            _, [answer] = await self._batches.write(alone)
         except (LockError, Moved) as failure:
             raise self._batches.translated(failure, applied=False) from None
         if isinstance(answer, HoldfastError):

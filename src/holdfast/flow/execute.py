@@ -5,7 +5,7 @@ Everything a worker says carries the attempt's fence. RUNNING is the worker's wo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -38,21 +38,34 @@ class Attempt(NamedTuple):
 
 
 async def claim(
-    worker: str, limit: int, *, start: bool, store: Store, bus: Bus, topics: Topics, telemetry: Telemetry
+    worker: str,
+    limit: int,
+    *,
+    start: bool,
+    store: Store,
+    bus: Bus,
+    topics: Topics,
+    telemetry: Telemetry,
+    keep_free: Callable[[int], int] = lambda _: 0,
 ) -> list[Job]:
     """Deliveries for the worker: jobs DISPATCHED to it, or already RUNNING if `start`.
 
     A delivery that no longer fits its job (rolled back, requeued, cancelled) is settled, not given out;
     what lies behind it was announced already, and is looked for at once. One that was given out too often
-    ends its job, with a dead letter.
+    ends its job, with a dead letter. Where others may hand the worker jobs meanwhile, `keep_free` is told for how many
+    of those from here there must be room, and says how many of the others there are.
     """
     claimed: list[Job] = []
-    while not claimed and (deliveries := await bus.take(worker, limit=limit)):
+    room = limit
+    while not claimed and room > 0 and (deliveries := await bus.take(worker, limit=room)):
         jobs = await store.find_jobs([d.job_id for d in deliveries])
         fitting = {d: job for d, job in zip(deliveries, jobs, strict=True) if job is not None and _fits(d, job)}
         if start:
+            keep_free(len(fitting))
             standings = await _start(list(fitting.values()), store=store, topics=topics, telemetry=telemetry)
             claimed = [standing.job for standing in standings if standing.job is not None]
+            if not claimed:
+                room = limit - keep_free(limit)
             await bus.settle(deliveries)
         else:
             # Started, it is counted as an attempt. Only what is given out without that goes by how often it was.

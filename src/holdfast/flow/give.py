@@ -6,6 +6,7 @@ the one that its caller, or the run that orders it, waits for anyway, and its ro
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -14,6 +15,9 @@ from msgspec.structs import replace
 from holdfast.core.job import Job, JobId
 from holdfast.flow.dispatch import Sending
 from holdfast.ports import Accepted, KeyReused, Store, Submission, Transaction
+
+MANY = 10
+"""To rule on so many takes long enough that somebody may have come meanwhile."""
 
 
 class Giver(Protocol):
@@ -45,6 +49,8 @@ async def transact(transactions: Sequence[Transaction], *, store: Store, giver: 
 
 async def submit(submissions: Sequence[Submission], *, store: Store, giver: Giver) -> list[Accepted | KeyReused]:
     """As `Store.submit`; those that can be are given away with it."""
+    if len(submissions) >= MANY:
+        await _let_in()
     given = giver.give([submission.job for submission in submissions])
     replies: list[Accepted | KeyReused] | list[None] = [None] * len(submissions)
     try:
@@ -55,6 +61,13 @@ async def submit(submissions: Sequence[Submission], *, store: Store, giver: Give
             if submission.job.id in given:
                 done = None if reply is None else isinstance(reply, Accepted) and not reply.repeated
                 giver.gave(given[submission.job.id], written=done)
+
+
+async def _let_in() -> None:
+    """Workers whose claims have arrived while so many were ruled on: what they wait for is handed to them, while whoever is
+    not known to wait is sent a message. In one turn of the loop it is read what has arrived, in the next it is begun with."""
+    for _ in range(3):
+        await asyncio.sleep(0)
 
 
 def _at_once(submission: Submission, given: Mapping[JobId, Sending]) -> Submission:

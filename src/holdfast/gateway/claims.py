@@ -27,6 +27,8 @@ class Claim:
         self.opened_at: float | None = None
         """When its first place was opened; the leases of what is handed over began later."""
         self._room = 0
+        """Places that may have been opened in it, all in all."""
+        self._opened = 0
         self._handed: list[Job] = []
         self._places_open = 0
         self._all_shut = asyncio.Event()
@@ -41,12 +43,17 @@ class Claim:
         finally:
             self._room = 0
 
+    def resize(self, jobs: int) -> int:
+        """It turns out that so many may be, those among them that have been already: how many these are."""
+        self._room = jobs
+        return self._opened
+
     def open(self, now: float) -> Place | None:
-        if not self._room or self.is_ghost:
+        if self._opened >= self._room or self.is_ghost:
             return None
         if self.opened_at is None:
             self.opened_at = now
-        self._room -= 1
+        self._opened += 1
         self._places_open += 1
         return Place(self)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast import api
 from holdfast.core.job import Job, JobId
@@ -78,7 +78,7 @@ async def claim_work(desk: Desk, call: Call) -> Answer:
                 if claim.opened_at is not None or not hinted or claim.is_ghost:
                     break
                 looked_at = runtime.now()
-                jobs = await _claim(plane, wanted)
+                jobs = await _look(plane, wanted, claim)
     if wanted.start:
         desk.handed.remember(jobs)
     deliveries = [delivery_view(job, plane.topics, started=wanted.start) for job in jobs]
@@ -88,18 +88,18 @@ async def claim_work(desk: Desk, call: Call) -> Answer:
 
 async def _look(plane: Plane, wanted: api.Claim, claim: Claim) -> list[Job]:
     """What waits for the worker, and what it is handed meanwhile: of that so little that both together are no more than it
-    asked for, even if all that it has in hand is what waits for it."""
+    asked for. Until it is known how much waits, that may be all that the worker has in hand."""
     room = wanted.limit - plane.registry.in_hand(wanted.worker)
     try:
         with claim.open_for(max(0, room) if wanted.start else 0):
-            waiting = await _claim(plane, wanted)
+            waiting = await _claim(plane, wanted, lambda found: claim.resize(wanted.limit - found))
     finally:
         # Also where the look has failed: the worker's next claim says what it holds, and is to find these written.
         handed = await claim.take_handed()
     return [*waiting, *handed]
 
 
-async def _claim(plane: Plane, wanted: api.Claim) -> list[Job]:
+async def _claim(plane: Plane, wanted: api.Claim, keep_free: Callable[[int], int]) -> list[Job]:
     store, topics, telemetry = plane.store, plane.topics, plane.telemetry
     if wanted.holding is not None:
         held = _attempts(wanted.holding)
@@ -110,6 +110,7 @@ async def _claim(plane: Plane, wanted: api.Claim) -> list[Job]:
         wanted.worker,
         wanted.limit,
         start=wanted.start,
+        keep_free=keep_free,
         store=store,
         bus=plane.bus,
         topics=topics,

@@ -1,7 +1,7 @@
 """Writes of one process, gathered: whatever has queued up is decided together and written as one batch.
 
-Calls of one turn of the loop share a batch, and so do all that come while the batch before is under way: batches grow
-with load, and what a batch costs a server is paid once for many callers.
+Calls of one turn of the loop share a batch, and so do all that come while the batch before is under way, or until this one
+has begun: batches grow with load, and what a batch costs a server is paid once for many callers.
 
 Where the next batch waits already, it is brought on its way before those of the last one are answered: then this process
 works on what they do next while the server works on the batch, instead of each waiting for the other.
@@ -32,6 +32,14 @@ class Call:
     size: int
 
 
+class Batch(NamedTuple):
+    calls: list[Call]
+    join: Callable[[], None]
+    """Adds to them whoever has called since. Not when any of them has been looked at."""
+    meanwhile: Callable[[], None]
+    """To be called when the server is at work and nothing is to be done here."""
+
+
 class Written(NamedTuple):
     ledger: BatchLedger
     calls: list[Call]
@@ -49,9 +57,8 @@ class InDoubt(Exception):
 class Batches(Protocol):
     """How one store writes a batch."""
 
-    async def write(self, calls: list[Call], meanwhile: Callable[[], None]) -> tuple[BatchLedger, list[Any]]:
+    async def write(self, batch: Batch) -> tuple[BatchLedger, list[Any]]:
         """Load what the calls ask for, let each decide, and write what came of it; the answers in the calls' order.
-        `meanwhile` is called when the server is at work and nothing is to be done here.
         Raises `InDoubt`; after any other error nothing has happened."""
 
     def is_everybodys(self, failure: Exception) -> bool:
@@ -119,9 +126,9 @@ class BatchWriter:
             self._task = None
             self._answer()
 
-    def _take(self) -> list[Call]:
+    def _take(self, size: int = 0) -> list[Call]:
+        """Who has called, for a batch of that size so far."""
         taken: list[Call] = []
-        size = 0
         for lane in (self._urgent, self._calls):
             while lane and size < self._batch_max:
                 taken.append(lane.popleft())
@@ -134,13 +141,18 @@ class BatchWriter:
         self._fail([call for call in calls if call.deadline <= now], lambda: self._away("no answer in time"))
         return [call for call in calls if not call.done.done()]
 
-    async def _write(self, calls: list[Call]) -> None:
+    async def _write(self, calls: list[Call], *, grows: bool = True) -> None:
         calls = self._still_wanted(calls)
         if not calls:
             return
         batches = self._batches
+
+        def join() -> None:
+            if grows:
+                calls.extend(self._still_wanted(self._take(sum(call.size for call in calls))))
+
         try:
-            ledger, answers = await batches.write(calls, self._answer)
+            ledger, answers = await batches.write(Batch(calls, join, self._answer))
         except InDoubt as doubt:
             lost = doubt.lost
             self._fail(calls, lambda: batches.translated(lost, applied=None))
@@ -148,10 +160,10 @@ class BatchWriter:
             why = failure
             if len(calls) > 1 and not batches.is_everybodys(failure):
                 # One of them cannot be stored, and spoilt it for all. Nothing was applied. It is looked for by halves, so that
-                # most of the others still share a batch.
+                # most of the others still share a batch; nobody else joins it.
                 middle = len(calls) // 2
-                await self._write(calls[:middle])
-                await self._write(calls[middle:])
+                await self._write(calls[:middle], grows=False)
+                await self._write(calls[middle:], grows=False)
             else:
                 self._fail(calls, lambda: batches.translated(why, applied=False))
         else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from holdfast.core.job import Job
 from holdfast.stores.rows import ANEW, EFFECT, EVENT, ONCE, RECORD, limit_key, values_anew, values_once
 
@@ -28,6 +30,9 @@ LETTER = ("tenant", "job_id", "reason", "at")
 RECORD_PLACE = ("kind", "tenant", "id")
 _DERIVED = ("look_at", "limit_key")
 
+_NUL = "\0"
+_to_json = msgspec.json.Encoder().encode
+
 
 def columns(names: Iterable[str]) -> str:
     return ", ".join(names)
@@ -48,12 +53,34 @@ def arrays_of(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
 
 def _array(kind: str, values: Sequence[Any]) -> str:
     if kind == "text":
-        parts = ["NULL" if v is None else '"' + v.replace("\\", "\\\\").replace('"', '\\"') + '"' for v in values]
+        elements = _texts(values)
     elif kind == "bytea":
-        parts = ["NULL" if v is None else f'"\\\\x{v.hex()}"' for v in values]
+        elements = ",".join(["NULL" if v is None else f'"\\\\x{v.hex()}"' for v in values])
     else:
-        parts = ["NULL" if v is None else str(v) for v in values]
-    return f"{{{','.join(parts)}}}"
+        elements = _numbers(values)
+    return f"{{{elements}}}"
+
+
+def _texts(values: Sequence[Any]) -> str:
+    """Escaped in one go where all are there, with something between them that none contains: there is no NUL in a text of
+    Postgres. One by one it would take several times as long."""
+    if values and None not in values:
+        joined = _NUL.join(values)
+        if joined.count(_NUL) == len(values) - 1:
+            return '"' + _escaped(joined).replace(_NUL, '","') + '"'
+    return ",".join(["NULL" if v is None else f'"{_escaped(v)}"' for v in values])
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _numbers(values: Sequence[Any]) -> str:
+    """As JSON, which is written ten times as fast; but it has null for what is infinite."""
+    elements = _to_json(values)[1:-1]
+    if elements.count(b"null") == values.count(None):
+        return elements.decode()
+    return ",".join(["NULL" if v is None else str(v) for v in values])
 
 
 SELECT_JOB = f"SELECT {columns((*ONCE, *ANEW))} FROM holdfast_jobs"  # noqa: S608  (names of columns)

@@ -18,7 +18,7 @@ import asyncpg
 from holdfast.errors import HoldfastError
 from holdfast.locks.stores.postgres_link import FAILURES, ROLLED_BACK, ended_at
 from holdfast.stores.batch import BatchLedger, Needs
-from holdfast.stores.batch_writer import Call, InDoubt
+from holdfast.stores.batch_writer import Batch, InDoubt
 from holdfast.stores.postgres_flush import Moved, flush
 from holdfast.stores.postgres_link import LOST, connect, hang_up, translated
 from holdfast.stores.postgres_load import load
@@ -69,30 +69,30 @@ class PostgresBatches:
     def translated(self, failure: Exception, *, applied: bool | None) -> HoldfastError:
         return translated(failure, self._subject, applied=applied)
 
-    async def write(self, calls: list[Call], meanwhile: Callable[[], None]) -> tuple[BatchLedger, list[Any]]:
+    async def write(self, batch: Batch) -> tuple[BatchLedger, list[Any]]:
         """Until the commit is sent nothing has happened, so until then it may be tried again."""
         deadline = asyncio.get_running_loop().time() + self._timeout_s
         for attempt in range(1, TRIES_MAX + 1):
             try:
                 connection = await self._connected()
                 with ended_at(connection, deadline):
-                    return await self._try(connection, calls, meanwhile)
+                    return await self._try(connection, batch)
             except (*ROLLED_BACK, *LOST, Moved):
                 if attempt == TRIES_MAX or not self._open or asyncio.get_running_loop().time() >= deadline:
                     raise
         raise AssertionError("unreachable")
 
-    async def _try(
-        self, connection: asyncpg.Connection, calls: list[Call], meanwhile: Callable[[], None]
-    ) -> tuple[BatchLedger, list[Any]]:
+    async def _try(self, connection: asyncpg.Connection, batch: Batch) -> tuple[BatchLedger, list[Any]]:
         try:
             await connection.execute(_BEGIN)
+            batch.join()  # another plane may have had the lock for a while
             needs = Needs()
-            for call in calls:
+            for call in batch.calls:
                 call.ask(needs)
             ledger = await load(connection, needs, self._now())
-            answers = [call.verb(ledger) for call in calls]
-            asyncio.get_running_loop().call_soon(meanwhile)  # once the statement is sent, which is most of the work
+            answers = [call.verb(ledger) for call in batch.calls]
+            # Once the statement is sent, which is most of the work.
+            asyncio.get_running_loop().call_soon(batch.meanwhile)
             await flush(connection, ledger, channel=self._channel, words=self._words(ledger))
         except BaseException:
             await self._roll_back(connection)

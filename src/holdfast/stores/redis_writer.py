@@ -15,7 +15,7 @@ from holdfast.errors import HoldfastError
 from holdfast.locks.errors import LockError, Unavailable
 from holdfast.locks.runtime import Runtime
 from holdfast.stores.batch import BatchLedger, Needs
-from holdfast.stores.batch_writer import Call, InDoubt
+from holdfast.stores.batch_writer import Batch, InDoubt
 from holdfast.stores.redis_commands import Commands, Word
 from holdfast.stores.redis_flush import flush, sessions, told
 from holdfast.stores.redis_keys import Keys
@@ -87,18 +87,18 @@ class RedisBatches:
             failure = Unavailable(self._link.subject, "others wrote all the time; try again", applied=False)
         return translated(failure, self._link.subject, applied=applied)
 
-    async def write(self, calls: list[Call], meanwhile: Callable[[], None]) -> tuple[BatchLedger, list[Any]]:
-        meanwhile()  # the server is done so soon that nothing would be won by waiting
+    async def write(self, batch: Batch) -> tuple[BatchLedger, list[Any]]:
+        batch.meanwhile()  # the server is done so soon that nothing would be won by waiting
 
         async def decide() -> tuple[Draft, tuple[BatchLedger, list[Any]]]:
             needs = Needs()
-            for call in calls:
+            for call in batch.calls:
                 call.ask(needs)
             loaded = await load(self._link.ask, self._keys, needs, self._now())
             if loaded.turn not in ("", self._plane):
                 raise Moved
             try:
-                answers = [call.verb(loaded.ledger) for call in calls]
+                answers = [call.verb(loaded.ledger) for call in batch.calls]
                 commands = flush(self._keys, loaded)
             except Exception:
                 await self._check_head(loaded.head)
