@@ -41,14 +41,14 @@ def group_commit(url: str, seconds: float) -> Figures:
 def commit_each(url: str, seconds: float) -> Figures:
     import apsw
 
-    from holdfast.locks.stores import sqlite_writer
-    from holdfast.locks.stores.sqlite_table import Ask, Known, Table
+    from holdfast.locks.stores.sqlite import writer as sqlite_writer
+    from holdfast.locks.stores.sqlite.table import Ask, Known, Table
 
     with TemporaryDirectory(dir=url) as directory:
         connection = apsw.Connection(f"{directory}/locks.db")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(Path(sqlite_writer.__file__).with_name("sqlite.sql").read_text())
+        connection.execute(Path(sqlite_writer.__file__).with_name("locks.sql").read_text())
 
         known: Known | None = None
 

@@ -174,7 +174,7 @@ def test_threads_start_at_one_seam() -> None:
 
     The writer of SQLite blocks rather than runs a loop; it asks `Runtime.inline()` first.
     """
-    seam = {"src/holdfast/locks/runtime.py", "src/holdfast/locks/stores/sqlite_writer.py"}
+    seam = {"src/holdfast/locks/runtime.py", "src/holdfast/locks/stores/sqlite/writer.py"}
     starts = re.compile(r"\b(?:threading\.)?(?:Thread|Timer|ThreadPoolExecutor)\(|\bstart_new_thread\(")
     found = {named(p) for p in (ROOT / "src").rglob("*.py") if starts.search(p.read_text())}
 

@@ -84,8 +84,8 @@ PLANE = PlaneStore(
             opened=_told_the_time,
             turns=PostgresTurns,
             stand_ins={
-                "holdfast.stores.postgres_database.CLOCK_S": NEVER_S,
-                "holdfast.locks.stores.postgres_link.LISTEN_PROBE_S": NEVER_S,
+                "holdfast.stores.postgres.database.CLOCK_S": NEVER_S,
+                "holdfast.locks.stores.postgres.link.LISTEN_PROBE_S": NEVER_S,
             },
         )
     },

@@ -14,7 +14,7 @@ from simulation.redis_link import NoVigil
 from simulation.redis_server import RedisServer, commands_of
 
 from backends import NEVER_S, Compared, Dial, Opened, PlaneStore, Running, Telling
-from holdfast.locks.stores.redis_wire import Parser, Push
+from holdfast.locks.stores.redis.wire import Parser, Push
 
 TTL_MS_MIN = 60
 
@@ -69,9 +69,9 @@ def _compared(running: Running, directory: Path) -> Iterator[Compared]:
 
 
 _STAND_INS = {
-    "holdfast.stores.redis_database.CLOCK_S": NEVER_S,
-    "holdfast.stores.redis_database.LISTEN_S": NEVER_S,
-    "holdfast.locks.stores.redis_connection.Vigil": NoVigil,
+    "holdfast.stores.redis.database.CLOCK_S": NEVER_S,
+    "holdfast.stores.redis.database.LISTEN_S": NEVER_S,
+    "holdfast.locks.stores.redis.connection.Vigil": NoVigil,
 }
 
 PLANE = PlaneStore(

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 from flow.wires import Wires
 from holdfast.buses.detached import Fault
-from holdfast.buses.nats import NatsBus
-from holdfast.buses.nats_options import parse
+from holdfast.buses.nats.bus import NatsBus
+from holdfast.buses.nats.options import parse
 from holdfast.errors import BusUnavailable
 from holdfast.locks.runtime import Runtime
 from holdfast.ports import Delivery

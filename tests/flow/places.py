@@ -21,7 +21,7 @@ from flow.inside import INSIDE
 from flow.wires import Wires
 
 TELLINGS = {name: telling for store in plane_stores().values() for name, telling in store.stories.items()}
-NATS_STAND_INS = {"holdfast.buses.nats_link.PING_S": NEVER_S, "holdfast.buses.nats_link.LOOK_S": NEVER_S}
+NATS_STAND_INS = {"holdfast.buses.nats.link.PING_S": NEVER_S, "holdfast.buses.nats.link.LOOK_S": NEVER_S}
 
 
 @dataclass(frozen=True)

@@ -289,7 +289,7 @@ async def test_with_a_full_disk_a_start_is_answered_with_come_again(
         raise apsw.FullError
 
     with monkeypatch.context() as patched:
-        patched.setattr("holdfast.locks.stores.sqlite_table.Table.finish", full)
+        patched.setattr("holdfast.locks.stores.sqlite.table.Table.finish", full)
         with pytest.raises(HoldfastError) as caught:
             await served.client.start_run("greet", {"name": "ann"})
     assert caught.value.status == 507

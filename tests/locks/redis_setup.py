@@ -13,7 +13,7 @@ from holdfast.locks.errors import Unavailable
 from holdfast.locks.port import BlockingStore, Grant, LockStore
 from holdfast.locks.runtime import SYSTEM
 from holdfast.locks.stores import open_store
-from holdfast.locks.stores.redis import open_blocking_store
+from holdfast.locks.stores.redis.store import open_blocking_store
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32
 LONG = 60_000

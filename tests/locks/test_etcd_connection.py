@@ -19,7 +19,7 @@ from harness import eventually
 
 from holdfast.locks.errors import StoreRefused, Unavailable
 from holdfast.locks.port import Busy, Grant, LockStore, Renewal, Standing
-from holdfast.locks.stores.etcd_api import Gateway
+from holdfast.locks.stores.etcd.api import Gateway
 
 A, B = "a" * 32, "b" * 32
 

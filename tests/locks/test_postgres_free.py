@@ -13,7 +13,8 @@ from harness import Backend
 from holdfast.locks.errors import Unavailable
 from holdfast.locks.port import Busy, Grant, LockStore, Renewal, Standing
 from holdfast.locks.runtime import SYSTEM
-from holdfast.locks.stores import open_store, postgres
+from holdfast.locks.stores import open_store
+from holdfast.locks.stores.postgres import store as postgres
 from locks.postgres_setup import LONG, A, B, C, own_schema, run
 
 

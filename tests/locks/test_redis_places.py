@@ -11,7 +11,7 @@ from harness import eventually
 
 from holdfast.locks.errors import StoreRefused, Unavailable
 from holdfast.locks.port import BlockingStore, Busy, Renewal, Standing
-from holdfast.locks.stores.redis_cluster import slot_of, slot_tags
+from holdfast.locks.stores.redis.cluster import slot_of, slot_tags
 from locks.redis_setup import LONG, A, B, C, blocking, client, granted, granted_yet, opened, replicated, sentinel_server
 
 pytest_plugins = ["locks.redis_fixtures"]

@@ -10,8 +10,8 @@ import pytest
 import servers
 
 from holdfast.locks.errors import Unavailable
-from holdfast.locks.stores.redis_blocking import COMPANY_S
-from holdfast.locks.stores.redis_vigil import SLEEPS_MAX, SLEEPS_MIN, VIGIL_S, Vigil
+from holdfast.locks.stores.redis.blocking import COMPANY_S
+from holdfast.locks.stores.redis.vigil import SLEEPS_MAX, SLEEPS_MIN, VIGIL_S, Vigil
 from locks.redis_setup import A, blocking, granted, opened
 
 pytest_plugins = ["locks.redis_fixtures"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.locks.stores.redis_wire import Parser, Push, ReplyError, parse_url
+from holdfast.locks.stores.redis.wire import Parser, Push, ReplyError, parse_url
 
 
 def test_replies_are_understood_however_they_are_cut() -> None:

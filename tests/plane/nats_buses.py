@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager, contextmanager
 import servers
 
 from holdfast.buses.embedded import TAKEN_S
-from holdfast.buses.nats import NatsBus
-from holdfast.buses.nats_options import NAMESPACE, parse
-from holdfast.buses.nats_part import own_part
-from holdfast.buses.nats_stream import Names
+from holdfast.buses.nats.bus import NatsBus
+from holdfast.buses.nats.options import NAMESPACE, parse
+from holdfast.buses.nats.part import own_part
+from holdfast.buses.nats.stream import Names
 from holdfast.locks.runtime import SYSTEM
 
 NAMES = Names.of(NAMESPACE)

@@ -24,11 +24,11 @@ from holdfast.errors import BusUnavailable, StoreUnavailable
 from holdfast.locks.runtime import SYSTEM
 from holdfast.ops.doctor import examine
 from holdfast.stores import inspect_store, open_store
-from holdfast.stores.postgres_inspect import _replicas, _sync
-from holdfast.stores.redis_inspect import _eviction as redis_eviction
-from holdfast.stores.redis_inspect import _replicas as redis_replicas
-from holdfast.stores.redis_inspect import _sync as redis_sync
-from holdfast.stores.sqlite_inspect import file_system_of
+from holdfast.stores.postgres.inspect import _replicas, _sync
+from holdfast.stores.redis.inspect import _eviction as redis_eviction
+from holdfast.stores.redis.inspect import _replicas as redis_replicas
+from holdfast.stores.redis.inspect import _sync as redis_sync
+from holdfast.stores.sqlite.inspect import file_system_of
 from plane.nats_buses import NAMES, nats_bus, nats_running
 from plane.postgres_schemas import server_url
 
@@ -88,7 +88,7 @@ async def test_file_on_a_network_mount_is_refused(tmp_path: Path, monkeypatch: p
     await make(url)
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"30 21 0:40 / {tmp_path} rw,relatime shared:9 - nfs4 files:/export rw\n")
-    monkeypatch.setattr("holdfast.stores.sqlite_inspect.MOUNTS", mounts)
+    monkeypatch.setattr("holdfast.stores.sqlite.inspect.MOUNTS", mounts)
 
     found = await examine(Settings(store=url), runtime=SYSTEM)
 

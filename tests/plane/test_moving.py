@@ -23,10 +23,12 @@ from holdfast.errors import Conflict, Invalid, StoreUnavailable
 from holdfast.locks.runtime import SYSTEM
 from holdfast.moving import export_store, import_store, migrate_store
 from holdfast.ports import Note, Snapshot
-from holdfast.stores import StoreWithBus, open_portable, open_store, redis_dump, redis_portable
+from holdfast.stores import StoreWithBus, open_portable, open_store
 from holdfast.stores.portable import Page
-from holdfast.stores.redis_keys import Keys
-from holdfast.stores.redis_load import Ask
+from holdfast.stores.redis import dump as redis_dump
+from holdfast.stores.redis import portable as redis_portable
+from holdfast.stores.redis.keys import Keys
+from holdfast.stores.redis.load import Ask
 from plane.agreeing import EPOCH, answers
 from plane.jobs import ACME, ManualRuntime, dispatched, prune, recoverable, submitted
 from plane.over_http import plane, say, submit, wait_ended, working
@@ -35,7 +37,7 @@ from plane.store_fixtures import FRESH, TIMEOUT_S, TOPICS
 from plane.store_walk import Chance, everything
 
 GROUPS = 30
-SERVED = [kind for kind in FRESH if find_spec(f"holdfast.stores.{kind}_portable")]
+SERVED = [kind for kind in FRESH if find_spec(f"holdfast.stores.{kind}.portable")]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.buses import inspect_bus, open_bus
-from holdfast.buses.nats_options import parse
+from holdfast.buses.nats.options import parse
 from holdfast.config import explain
 from holdfast.errors import Invalid
 from holdfast.locks.runtime import SYSTEM

@@ -15,10 +15,10 @@ import servers
 from flow.faulty_store import Fault, FaultyStore
 from nats.js.errors import NotFoundError
 
-from holdfast.buses import nats as nats_module
 from holdfast.buses import own_part
-from holdfast.buses.nats import NatsBus
-from holdfast.buses.nats_stream import token_of
+from holdfast.buses.nats import bus as nats_module
+from holdfast.buses.nats.bus import NatsBus
+from holdfast.buses.nats.stream import token_of
 from holdfast.core.job import JobId
 from holdfast.core.states import Event, State
 from holdfast.core.topic import Topics
@@ -163,7 +163,7 @@ async def test_stale_delivery_is_settled_and_not_given_out(server: servers.Serve
 async def test_duplicate_beyond_the_dedup_window_is_settled_and_not_run(
     server: servers.Server, store: StoreWithBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.buses.nats_stream.DEDUP_S", 0.1)
+    monkeypatch.setattr("holdfast.buses.nats.stream.DEDUP_S", 0.1)
     job = await dispatched(store, worker="w1", fence=1)
     async with nats_bus(server.url) as bus:
         await bus.publish([Delivery("w1", job.id, 1)])
@@ -342,7 +342,7 @@ async def test_foreign_message_is_removed(server: servers.Server) -> None:
 
 
 async def test_consumers_go_when_nobody_asks_any_more(server: servers.Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.buses.nats_stream.IDLE_S_MAX", 0.2)
+    monkeypatch.setattr("holdfast.buses.nats.stream.IDLE_S_MAX", 0.2)
     client = await nats.connect(server.url)
     async with nats_bus(server.url) as bus:
         await bus.take("w1", limit=10)

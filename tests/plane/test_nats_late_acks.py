@@ -9,7 +9,7 @@ import nats
 import pytest
 import servers
 
-from holdfast.buses.nats import NatsBus
+from holdfast.buses.nats.bus import NatsBus
 from holdfast.core.job import Job
 from holdfast.core.states import Event, State
 from holdfast.core.topic import Topics

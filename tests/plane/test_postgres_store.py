@@ -19,8 +19,8 @@ from holdfast.errors import StoreUnavailable
 from holdfast.locks.runtime import SYSTEM
 from holdfast.ports import Accepted, Change, Submission
 from holdfast.stores import open_store
-from holdfast.stores.postgres_link import LOST, connect
-from holdfast.stores.postgres_writer import LOCK
+from holdfast.stores.postgres.link import LOST, connect
+from holdfast.stores.postgres.writer import LOCK
 from plane.jobs import ACME, a_job, submitted
 from plane.postgres_schemas import PLANES, admin, opened, several, url, value  # noqa: F401
 

@@ -21,7 +21,7 @@ from holdfast.core.topic import Topic, Topics
 from holdfast.errors import StoreUnavailable
 from holdfast.ports import JobFilter, Note, RecordChange, Submission, Transaction
 from holdfast.stores.ledger import REVIEW_MAX
-from holdfast.stores.postgres_rows import arrays_of, rows_of
+from holdfast.stores.postgres.rows import arrays_of, rows_of
 from holdfast.stores.server_clock import ServerClock
 from plane.jobs import ACME, a_job, a_record, new, recoverable, running, sending, stepped, submitted
 from plane.postgres_schemas import PLANES, admin, opened, several, url, value  # noqa: F401

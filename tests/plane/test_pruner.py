@@ -22,8 +22,8 @@ from holdfast.locks.runtime import SYSTEM
 from holdfast.ports import Store
 from holdfast.pruner import POLL_S, Pruner
 from holdfast.stores import open_store
-from holdfast.stores import sqlite_retention as retention
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite import retention
+from holdfast.stores.sqlite.store import SqliteStore
 from plane.jobs import submitted
 
 BRIEF = Retention(finished_jobs_s=600, dead_letters_s=1200)

@@ -8,8 +8,9 @@ import pytest
 
 from holdfast.core.job import Job, Tenant
 from holdfast.ports import Submission
-from holdfast.stores import StoreWithBus, redis_reads
-from holdfast.stores.redis_link import READY, Asking
+from holdfast.stores import StoreWithBus
+from holdfast.stores.redis import reads as redis_reads
+from holdfast.stores.redis.link import READY, Asking
 from plane.jobs import a_job
 from plane.redis_namespaces import opened, url  # noqa: F401
 

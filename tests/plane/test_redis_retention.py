@@ -11,10 +11,10 @@ import pytest
 
 from holdfast.core.job import JobId
 from holdfast.core.retention import NEVER, Limits
-from holdfast.locks.stores.redis_wire import Reply
+from holdfast.locks.stores.redis.wire import Reply
 from holdfast.ports import Note
-from holdfast.stores.redis_commands import Word
-from holdfast.stores.redis_link import PlaneLink
+from holdfast.stores.redis.commands import Word
+from holdfast.stores.redis.link import PlaneLink
 from holdfast.stores.retention import LOOSE, RECORDS
 from plane.jobs import ACME, OTHER, stored
 from plane.redis_namespaces import opened, url  # noqa: F401

@@ -23,7 +23,7 @@ from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.locks.runtime import SYSTEM
 from holdfast.ports import Accepted, Change, Delivery, JobFilter, Note, RecordChange, Submission
 from holdfast.stores import StoreWithBus, open_store
-from holdfast.stores.redis_link import SETTLE, WRITE
+from holdfast.stores.redis.link import SETTLE, WRITE
 from plane.jobs import ACME, a_job, a_record, dispatched, new, recoverable, running, sending, stepped, stored, submitted
 from plane.redis_namespaces import named, opened, raw, url  # noqa: F401
 

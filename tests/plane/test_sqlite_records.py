@@ -18,8 +18,8 @@ from holdfast.core.topic import Topics
 from holdfast.locks.runtime import SYSTEM
 from holdfast.ports import Note, Submission, Transaction
 from holdfast.stores import open_store
-from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.sqlite_file import PLANE_VERSION
+from holdfast.stores.sqlite.file import PLANE_VERSION
+from holdfast.stores.sqlite.store import SqliteStore
 from plane.jobs import ACME, a_job, dispatched, removing, replacing, running, sending, stepped, stored, submitted
 
 TO_VERSION_1 = """

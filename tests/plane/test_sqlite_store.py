@@ -20,9 +20,9 @@ from holdfast.locks.runtime import SYSTEM, Runtime
 from holdfast.ports import Accepted, Note, Submission
 from holdfast.stores import StoreWithBus, open_store
 from holdfast.stores.ledger import REVIEW_MAX
-from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.sqlite_file import PLANE_VERSION
-from holdfast.stores.sqlite_reads import Reads
+from holdfast.stores.sqlite.file import PLANE_VERSION
+from holdfast.stores.sqlite.reads import Reads
+from holdfast.stores.sqlite.store import SqliteStore
 from plane.jobs import ACME, ManualRuntime, a_job, dispatched, recoverable, running, stepped, submitted
 
 

@@ -18,7 +18,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from simulation.stand_ins import standing_in
 
 from holdfast.stores.batch import BatchLedger
-from holdfast.stores.sqlite_jobs import SqliteLedger
+from holdfast.stores.sqlite.jobs import SqliteLedger
 from plane.agreeing import Disagreement, Stage
 from plane.store_machine import Histories
 

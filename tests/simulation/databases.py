@@ -9,8 +9,8 @@ from typing import Any
 
 import apsw
 
-from holdfast.locks.stores import sqlite_writer
-from holdfast.stores import sqlite_file
+from holdfast.locks.stores.sqlite import writer as sqlite_writer
+from holdfast.stores.sqlite import file as sqlite_file
 
 STATEMENTS_MAX = 512
 """Kept prepared: as many as APSW keeps."""
@@ -78,8 +78,8 @@ def connect(path: str) -> Database:
 
 STAND_INS = {
     "apsw.Connection": connect,
-    "holdfast.locks.stores.sqlite_writer._SCHEMA": Schema(sqlite_writer._SCHEMA.read_text()),
-    "holdfast.stores.sqlite_file._SCHEMA": Schema(sqlite_file._SCHEMA.read_text()),
-    "holdfast.stores.sqlite_file.PlanePart._refuse_damaged": lambda *_: None,
+    "holdfast.locks.stores.sqlite.writer._SCHEMA": Schema(sqlite_writer._SCHEMA.read_text()),
+    "holdfast.stores.sqlite.file._SCHEMA": Schema(sqlite_file._SCHEMA.read_text()),
+    "holdfast.stores.sqlite.file.PlanePart._refuse_damaged": lambda *_: None,
 }
 """While a store is opened. Memory is not looked through for damage."""

@@ -25,7 +25,7 @@ from holdfast.flow.fire import Fired, _job, _run, _start, _told
 from holdfast.flow.run_draft import RunDraft
 from holdfast.ports import Change, RecordChange, Transaction
 from holdfast.stores.rows import record_of
-from holdfast.stores.sqlite_rows import SELECT_RECORD
+from holdfast.stores.sqlite.rows import SELECT_RECORD
 from holdfast.stores.transactions import may_change_records
 from holdfast.timetable import BATCH, Timetable
 from simulation.governed_story import no_lock
@@ -194,8 +194,8 @@ MUTANTS = (
     Mutant("end a run that failed without undoing it", "W1", {"holdfast.core.run_follow.conclude": _end_without_undoing}),
     Mutant("forget the keys of runs", "J4", {"holdfast.flow.runs.Runs._find_by_key": _no_key, "holdfast.flow.run_draft.RunDraft.keep": _keep_no_keys}),
     Mutant("fire schedules in each replica", "R1", {"holdfast.timetable.Timetable.tick": _tick_everywhere, "holdfast.timetable.fire": _fire_apart}),
-    Mutant("run a session's jobs at once", "S2", {"holdfast.stores.sqlite_jobs.arrange": _all_of_a_session, "holdfast.stores.sqlite_jobs.is_at_work": lambda *_: False}),
+    Mutant("run a session's jobs at once", "S2", {"holdfast.stores.sqlite.jobs.arrange": _all_of_a_session, "holdfast.stores.sqlite.jobs.is_at_work": lambda *_: False}),
     Mutant("ignore the quotas of tenants", "T2", {"holdfast.core.share.Shares._look": lambda *_: None}),
     Mutant("go by priority alone", "T2", {"holdfast.scheduler.Turns.arrange": _by_priority_alone}),
-    Mutant("find what belongs to others", "T1", {"holdfast.stores.sqlite_records.find": _find_anywhere}),
+    Mutant("find what belongs to others", "T1", {"holdfast.stores.sqlite.records.find": _find_anywhere}),
 )  # fmt: skip

@@ -14,7 +14,7 @@ from holdfast.locks.local_queue import LocalQueue
 from holdfast.locks.locks import Locks
 from holdfast.locks.port import Busy, Grant, Standing
 from holdfast.locks.renewal import Belief, Verdict, believe
-from holdfast.locks.stores.sqlite_table import Ask, Held, Table
+from holdfast.locks.stores.sqlite.table import Ask, Held, Table
 from simulation.lock_link import LinkedStore
 from simulation.mutant import Mutant
 from simulation.world import SimRuntime
@@ -100,7 +100,7 @@ def _hand_over_to_the_dead(self: Table, key: str) -> Held | None:
 
 
 _acquire = Table.acquire
-_TABLE = "holdfast.locks.stores.sqlite_table.Table"
+_TABLE = "holdfast.locks.stores.sqlite.table.Table"
 
 # -- the library -------------------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ from holdfast.flow.record import End
 from holdfast.flow.submit import Submitter
 from holdfast.ports import Accepted, Change, Delivery
 from holdfast.stores.rows import values_anew
-from holdfast.stores.sqlite_jobs import SqliteLedger
-from holdfast.stores.sqlite_rows import REPLACE_JOB
+from holdfast.stores.sqlite.jobs import SqliteLedger
+from holdfast.stores.sqlite.rows import REPLACE_JOB
 from simulation.mutant import Mutant
 
 # -- the store ---------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def _renew_whatever(self: SqliteLedger, job_id: Any, fence: int, topic_of: Any) 
 
 
 _submit_one, _tell = SqliteLedger.submit_one, SqliteLedger.tell
-_LEDGER = "holdfast.stores.sqlite_jobs.SqliteLedger"
+_LEDGER = "holdfast.stores.sqlite.jobs.SqliteLedger"
 
 # -- dispatch ----------------------------------------------------------------------------------------
 

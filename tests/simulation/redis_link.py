@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NoVigil:
-    """`holdfast.locks.stores.redis_vigil.Vigil`, which stays awake for a moment; here moments do not pass so."""
+    """`holdfast.locks.stores.redis.vigil.Vigil`, which stays awake for a moment; here moments do not pass so."""
 
     def __init__(self, *_: Any) -> None: ...
 

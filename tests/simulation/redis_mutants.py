@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from holdfast.locks.errors import Unavailable
-from holdfast.locks.stores.redis_connection import Connection
+from holdfast.locks.stores.redis.connection import Connection
 from simulation.mutant import Mutant
 
 
@@ -33,5 +33,5 @@ MUTANTS = (
     Mutant("look at the lock and not at its queue", "L3", edited(("if call('EXISTS', lock, queue) == 0 then", "if call('EXISTS', lock) == 0 then"))),
     Mutant("grant the lock to waiters that are gone", "L7", edited(("if alive_ms > now_ms then", "if true then"))),
     Mutant("hand out a fence before it is kept", "L1", edited(("local last = try('SET', keys[1], fence_text, 'GET')", "local last = try('GET', keys[1])"), ("        call('SET', keys[1], fence_text)\n", ""))),
-    Mutant("take a late answer for the next one", "L3", {"holdfast.locks.stores.redis_connection.Connection._drop_overdue": give_up_the_question_alone}),
+    Mutant("take a late answer for the next one", "L3", {"holdfast.locks.stores.redis.connection.Connection._drop_overdue": give_up_the_question_alone}),
 )  # fmt: skip

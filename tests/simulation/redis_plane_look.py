@@ -13,7 +13,7 @@ from holdfast.core.states import TERMINAL
 from holdfast.core.topic import Topics
 from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.locks.errors import LockError
-from holdfast.locks.stores.redis_wire import Parser, Reply, ReplyError, refusal
+from holdfast.locks.stores.redis.wire import Parser, Reply, ReplyError, refusal
 from holdfast.ports import JobEvent
 from holdfast.stores import NAMESPACE
 from holdfast.stores.batch import BatchLedger, Needs
@@ -21,12 +21,12 @@ from holdfast.stores.batch_store import BatchStore
 from holdfast.stores.batch_writer import Batch, Call
 from holdfast.stores.ledger import look_at
 from holdfast.stores.place import Place
-from holdfast.stores.redis_commands import Commands, Word
-from holdfast.stores.redis_index import add_job
-from holdfast.stores.redis_keys import Keys, joined
-from holdfast.stores.redis_link import Asking, PlaneLink, Script, encoded
-from holdfast.stores.redis_reads import RedisReads
-from holdfast.stores.redis_writer import Moved, RedisBatches
+from holdfast.stores.redis.commands import Commands, Word
+from holdfast.stores.redis.index import add_job
+from holdfast.stores.redis.keys import Keys, joined
+from holdfast.stores.redis.link import Asking, PlaneLink, Script, encoded
+from holdfast.stores.redis.reads import RedisReads
+from holdfast.stores.redis.writer import Moved, RedisBatches
 from simulation.redis_server import RedisServer
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import Any
 from holdfast.core.job import Job
 from holdfast.locks.errors import Unavailable
 from holdfast.stores.batch import BatchLedger
-from holdfast.stores.redis_commands import Commands
-from holdfast.stores.redis_index import replace_job
-from holdfast.stores.redis_link import PlaneLink
-from holdfast.stores.redis_load import Questions, _Loading
-from holdfast.stores.redis_writer import Moved
+from holdfast.stores.redis.commands import Commands
+from holdfast.stores.redis.index import replace_job
+from holdfast.stores.redis.link import PlaneLink
+from holdfast.stores.redis.load import Questions, _Loading
+from holdfast.stores.redis.writer import Moved
 from simulation.mutant import Mutant
 from simulation.redis_mutants import edited, give_up_the_question_alone
 
@@ -89,12 +89,12 @@ async def _send_again(self: PlaneLink, *script: Any) -> Any:
 _run = PlaneLink.run
 _ANY_NUMBER = ("call('XADD', stream, n", "redis.pcall('XADD', stream, n")
 """A pair with what is wrong before: the stream refuses a number that is taken, and with it nearly every write that comes too late."""
-_BATCHES = "holdfast.stores.redis_writer.RedisBatches"
-_FLUSH = "holdfast.stores.redis_flush"
+_BATCHES = "holdfast.stores.redis.writer.RedisBatches"
+_FLUSH = "holdfast.stores.redis.flush"
 
 MUTANTS = (
     Mutant("write whatever others have written since", "J1", edited(("if (call('GET', head) or '') ~= expected then", "if false then"), _ANY_NUMBER)),
-    Mutant("look at the head last", "J1", {"holdfast.stores.redis_load._Loading.then": _look_at_the_head_last, **edited(_ANY_NUMBER)}),
+    Mutant("look at the head last", "J1", {"holdfast.stores.redis.load._Loading.then": _look_at_the_head_last, **edited(_ANY_NUMBER)}),
     Mutant("write batches without looking at versions", "J1", {f"{_LEDGER}.replace_job": _replace_blindly}),
     Mutant("ignore the keys of submissions", "J4", {f"{_LEDGER}.find_key": lambda *_: None}),
     Mutant("renew in a batch for whoever asks", "P2", {f"{_LEDGER}._renew": _renew_whatever}),
@@ -105,7 +105,7 @@ MUTANTS = (
     Mutant("take results and keep none", "U1", {f"{_FLUSH}.replace_job": _write_no_result}),
     Mutant("take a write that got lost for undone", "U1", {f"{_BATCHES}._settle": _ask_nobody}),
     Mutant("take a write that got lost for done", "U1", {f"{_BATCHES}._settle": _be_sure}),
-    Mutant("send a script again that may have run", "U1", {"holdfast.stores.redis_link.PlaneLink.run": _send_again}),
-    Mutant("take another question's answer", "U1", {"holdfast.locks.stores.redis_connection.Connection._drop_overdue": give_up_the_question_alone}),
+    Mutant("send a script again that may have run", "U1", {"holdfast.stores.redis.link.PlaneLink.run": _send_again}),
+    Mutant("take another question's answer", "U1", {"holdfast.locks.stores.redis.connection.Connection._drop_overdue": give_up_the_question_alone}),
     Mutant("set the clock by whatever answer comes first", "P2", {"holdfast.stores.server_clock.LOOKS_MAX": 1}),
 )  # fmt: skip

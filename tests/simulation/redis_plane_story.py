@@ -22,8 +22,8 @@ from holdfast.core.job import Job
 from holdfast.core.topic import Topics
 from holdfast.stores import open_store
 from holdfast.stores.batch_writer import InDoubt
-from holdfast.stores.redis_link import WRITE
-from holdfast.stores.redis_writer import JUMP, RedisBatches
+from holdfast.stores.redis.link import WRITE
+from holdfast.stores.redis.writer import JUMP, RedisBatches
 from holdfast.stores.server_clock import ServerClock
 from simulation.plane_story import TOPICS, PlaneStory
 from simulation.redis_plane_look import KEYS, Onlooker, check_lists, check_rows
@@ -65,10 +65,10 @@ class RedisPlaneStory(RedisWitness, PlaneStory):
         stand_ins = super()._stand_ins() | self._redis_stand_ins()
         return stand_ins | {
             "holdfast.app.open_store": functools.partial(open_store, timeout_s=self.patience_s),
-            "holdfast.stores.redis_writer.RedisBatches._write": self._noting(RedisBatches._write),
+            "holdfast.stores.redis.writer.RedisBatches._write": self._noting(RedisBatches._write),
             "holdfast.stores.server_clock.ServerClock.now": self._comparing(ServerClock.now),
             # As with those of the loops: the floor, further down.
-            "holdfast.stores.redis_database.LISTEN_S": 1.0,
+            "holdfast.stores.redis.database.LISTEN_S": 1.0,
         }
 
     # -- what befalls the server -------------------------------------------------------------------

@@ -10,8 +10,8 @@ from locks.invariants import Call
 from locks.reference import Reference
 
 from holdfast.locks.port import LockStore, Renewal
-from holdfast.locks.stores.redis import RedisStore
-from holdfast.locks.stores.redis_wire import SCRIPT, decoded, standings
+from holdfast.locks.stores.redis.store import RedisStore
+from holdfast.locks.stores.redis.wire import SCRIPT, decoded, standings
 from simulation.lock_link import Witness
 from simulation.redis_link import NoVigil, Stream, WatchedStore, dialling
 from simulation.redis_server import RedisServer
@@ -39,7 +39,7 @@ class RedisWitness(Witness):
     def _redis_stand_ins(self) -> dict[str, Any]:
         return {
             "holdfast.locks.locks.open_store": self._client_store,
-            "holdfast.locks.stores.redis_connection.Vigil": NoVigil,
+            "holdfast.locks.stores.redis.connection.Vigil": NoVigil,
             "simulation.world.Lane.create_connection": dialling(self),
         }
 

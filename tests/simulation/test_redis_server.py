@@ -13,9 +13,9 @@ import pytest
 import servers
 from plane.redis_namespaces import server_url
 
-from holdfast.locks.stores.redis_wire import SCRIPT_SHA
-from holdfast.stores.redis_commands import Word
-from holdfast.stores.redis_link import READY, WRITE, encoded
+from holdfast.locks.stores.redis.wire import SCRIPT_SHA
+from holdfast.stores.redis.commands import Word
+from holdfast.stores.redis.link import READY, WRITE, encoded
 from simulation.redis_plane_look import KEYS as PLANE
 from simulation.redis_plane_story import RedisPlaneStory
 from simulation.redis_server import NO_MEMORY, RedisServer, commands_of

@@ -23,8 +23,8 @@ TIMEOUT_S = 2.0
 class Backend(NamedTuple):
     """What others must know of a backend without importing it: nobody asks for a scheme elsewhere."""
 
-    module: str
-    """Here; and beside it `<module>_inspect` and `<module>_part`."""
+    package: str
+    """Here: its modules `bus`, `inspect` and `part` are asked for by name."""
     port: int
     """Of a server whose URL names none."""
 
@@ -40,7 +40,7 @@ async def open_bus(url: str, *, store: DeliveryStore, runtime: Runtime) -> Async
     if not url:
         yield EmbeddedBus(store)
         return
-    bus = _backend(url).open_bus(url, runtime=runtime)
+    bus = _backend(url, "bus").open_bus(url, runtime=runtime)
     await bus.open()
     try:
         yield bus
@@ -52,13 +52,13 @@ async def inspect_bus(url: str, *, runtime: Runtime, timeout_s: float = TIMEOUT_
     """What the bus that a URL names says of itself; None: it is in the store. Raises as `open_bus`."""
     if not url:
         return None
-    found: Inspection = await _backend(url, "_inspect").inspect(url, runtime=runtime, timeout_s=timeout_s)
+    found: Inspection = await _backend(url, "inspect").inspect(url, runtime=runtime, timeout_s=timeout_s)
     return found
 
 
 def own_part(url: str, name: str) -> AbstractAsyncContextManager[str]:
     """A part of the bus for one plane alone, as a URL; removed afterwards with all that is in it."""
-    part: AbstractAsyncContextManager[str] = _backend(url, "_part").own_part(url, name)
+    part: AbstractAsyncContextManager[str] = _backend(url, "part").own_part(url, name)
     return part
 
 
@@ -68,14 +68,14 @@ def port_of(url: str) -> int:
     return urlsplit(url).port or (0 if backend is None else backend.port)
 
 
-def _backend(url: str, part: str = "") -> ModuleType:
+def _backend(url: str, part: str) -> ModuleType:
     backend = _BACKENDS.get(urlsplit(url).scheme)
     if backend is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted(_BACKENDS))
         raise ValueError(f"no bus serves this URL; use one of {known}, or leave it out for the bus in the store")
     try:
-        return import_module(f"holdfast.buses.{backend.module}{part}")
+        return import_module(f"holdfast.buses.{backend.package}.{part}")
     except ModuleNotFoundError as missing:
         raise ValueError(
-            f"this bus needs the package {missing.name!r}: pip install 'holdfast[{backend.module}]'"
+            f"this bus needs the package {missing.name!r}: pip install 'holdfast[{backend.package}]'"
         ) from missing

@@ -28,14 +28,14 @@ NAMESPACE = "holdfast"
 class Backend(NamedTuple):
     """What others must know of a backend without importing it: nobody asks for a scheme elsewhere."""
 
-    module: str
-    """Here; and beside it `<module>_inspect` and `<module>_portable`."""
+    package: str
+    """Here: its modules `store`, `inspect` and `portable` are asked for by name."""
     port: int = 0
     """Of a server whose URL names none."""
     is_file: bool = False
     """One file, of one process at a time. Others are servers, where each process hears of what the others have committed."""
     has_parts: bool = False
-    """Whether several planes can be in it, each in a part of its own: `<module>_part`."""
+    """Whether several planes can be in it, each in a part of its own: its module `part`."""
 
 
 _SQLITE = Backend("sqlite", is_file=True)
@@ -78,20 +78,20 @@ def open_store(url: str, *, topics: Topics, runtime: Runtime, timeout_s: float =
     `topics` tell when a job may need recovery (`recovery.next_look`): they must be those of the
     reconciler.
     """
-    module = _backend(url)
+    module = _backend(url, "store")
     store: StoreWithBus = module.open_store(url, topics=topics, runtime=runtime, timeout_s=timeout_s)
     return store
 
 
 async def inspect_store(url: str, *, runtime: Runtime, timeout_s: float = TIMEOUT_S) -> Inspection:
     """What the store that a URL names says of itself; changes nothing in it. Raises as `open_store` and `Store.open`."""
-    found: Inspection = await _backend(url, "_inspect").inspect(url, runtime=runtime, timeout_s=timeout_s)
+    found: Inspection = await _backend(url, "inspect").inspect(url, runtime=runtime, timeout_s=timeout_s)
     return found
 
 
 def open_portable(url: str, *, runtime: Runtime) -> Portable:
     """The store a URL names, to be read or filled as a whole. Raises as `open_store`."""
-    portable: Portable = _backend(url, "_portable").open_portable(url, runtime=runtime)
+    portable: Portable = _backend(url, "portable").open_portable(url, runtime=runtime)
     return portable
 
 
@@ -120,7 +120,7 @@ def own_part(url: str, name: str) -> AbstractAsyncContextManager[str]:
     backend = _BACKENDS.get(_scheme_of(url))
     if backend is None or not backend.has_parts:
         return nullcontext(url)
-    part: AbstractAsyncContextManager[str] = _backend(url, "_part").own_part(url, name)
+    part: AbstractAsyncContextManager[str] = _backend(url, "part").own_part(url, name)
     return part
 
 
@@ -132,16 +132,16 @@ def with_options(url: str, **options: str | None) -> str:
     return urlunsplit(parts._replace(query=query))
 
 
-def _backend(url: str, part: str = "") -> ModuleType:
+def _backend(url: str, part: str) -> ModuleType:
     backend = _BACKENDS.get(_scheme_of(url))
     if backend is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted(_BACKENDS))
         raise ValueError(f"no store serves this URL; use one of {known}")
     try:
-        return import_module(f"holdfast.stores.{backend.module}{part}")
+        return import_module(f"holdfast.stores.{backend.package}.{part}")
     except ModuleNotFoundError as missing:
         raise ValueError(
-            f"this store needs the package {missing.name!r}: pip install 'holdfast[{backend.module}]'"
+            f"this store needs the package {missing.name!r}: pip install 'holdfast[{backend.package}]'"
         ) from missing
 
 

@@ -67,7 +67,7 @@ def _backend(url: str) -> ModuleType:
         known = ", ".join(sorted(_BACKENDS))
         raise ValueError(f"no lock store serves {scheme or 'an empty scheme'}:// URLs; use one of {known}")
     try:
-        return import_module(f"holdfast.locks.stores.{backend}")
+        return import_module(f"holdfast.locks.stores.{backend}.store")
     except ModuleNotFoundError as missing:
         raise ValueError(
             f"{scheme}:// needs the package {missing.name!r}: pip install 'holdfast[{backend}]'"

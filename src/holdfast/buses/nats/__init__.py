@@ -1,0 +1,1 @@
+"""Deliveries on NATS JetStream. Begin with `bus.py`."""

@@ -1,0 +1,186 @@
+"""The connection to NATS: made again whenever it is lost, after a pause that no two planes share.
+
+The client's own way to reconnect is not used: it keeps what is published meanwhile in a buffer, and sends it late.
+Here whoever calls while there is no connection is told so at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import nats.errors
+from nats.aio.client import Client
+
+from holdfast.buses.nats.options import Options
+from holdfast.errors import BusUnavailable, Invalid
+from holdfast.locks.runtime import Runtime
+
+logger = logging.getLogger("holdfast")
+
+PAUSE_S_FIRST = 0.1
+PAUSE_S_MAX = 2.0
+LOOK_S = 1.0
+"""The client tells when it has lost the connection; this often we look all the same."""
+PING_S = 3
+PINGS_UNANSWERED_MAX = 2
+"""So many: nobody is there any more, although the socket is open."""
+OUTBOUND_BYTES_MAX = 1 << 20
+
+
+class _Careful(Client):
+    """Refuses before it has said who it is. The client itself would go on without TLS if the server, or whoever
+    stands between, offers none."""
+
+    def _connect_command(self) -> bytes:
+        if "tls" in self.options and not self._server_info.get("tls_required"):
+            raise nats.errors.SecureConnWantedError
+        return super()._connect_command()
+
+
+class Link:
+    """`established` makes a new connection usable, `lost` hears that it is not any more."""
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        established: Callable[[Client], Awaitable[None]],
+        lost: Callable[[], None],
+        runtime: Runtime,
+        timeout_s: float,
+    ) -> None:
+        self._options = options
+        self._established = established
+        self._lost = lost
+        self._runtime = runtime
+        self._timeout_s = timeout_s
+        self._client: Client | None = None
+        self._ended = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Raises `Invalid` where waiting would not help. A server that is away is waited for in the background:
+        the plane can take jobs without it."""
+        try:
+            await self._connect()
+        except (OSError, nats.errors.Error) as error:
+            _refuse_hopeless(error, self._options)
+            self._tell_away(error)
+        self._task = asyncio.create_task(self._keep(), name="holdfast-nats-link")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self._let_go()
+
+    def client(self) -> Client:
+        """Raises `BusUnavailable` at once where there is no connection."""
+        if self._client is None or not self._client.is_connected:
+            raise self.unavailable("there is no connection", applied=False)
+        return self._client
+
+    def unavailable(self, detail: str, *, applied: bool | None) -> BusUnavailable:
+        return BusUnavailable(f"NATS at {self._options.shown}", detail, applied=applied)
+
+    def renew(self) -> None:
+        """Make a new connection: this one is of no use, for its stream has gone."""
+        self._ended.set()
+
+    async def _keep(self) -> None:
+        pause_s = PAUSE_S_FIRST
+        while True:
+            if self._client is not None:
+                await self._wait_lost(self._client)
+                await self._let_go()
+                logger.warning("bus.lost", extra={"event": "bus.lost", "server": self._options.shown})
+                pause_s = PAUSE_S_FIRST
+            await asyncio.sleep(self._runtime.jitter(pause_s))
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+            try:
+                await self._connect()
+            except Exception as error:  # noqa: BLE001  (whatever it was: a link that gave up would never be noticed)
+                self._tell_away(error)
+            else:
+                logger.warning("bus.connected", extra={"event": "bus.connected", "server": self._options.shown})
+
+    async def _wait_lost(self, client: Client) -> None:
+        while client.is_connected and not self._ended.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._ended.wait()
+
+    async def _connect(self) -> None:
+        client = _Careful()
+        self._ended.clear()
+
+        async def ended() -> None:
+            self._ended.set()
+
+        try:
+            await client.connect(
+                servers=list(self._options.servers),
+                name="holdfast",
+                allow_reconnect=False,
+                max_reconnect_attempts=1,  # of each server, in the one round that this is; 0 would be for ever
+                reconnect_time_wait=0,
+                connect_timeout=max(1, round(self._timeout_s)),
+                ping_interval=PING_S,
+                max_outstanding_pings=PINGS_UNANSWERED_MAX,
+                pending_size=OUTBOUND_BYTES_MAX,
+                flush_timeout=self._timeout_s,  # of whoever finds that many bytes waiting
+                no_echo=True,  # what this plane tells the others it knows already
+                error_cb=_heard_error,
+                closed_cb=ended,
+                **self._options.access,
+            )
+            async with asyncio.timeout(self._timeout_s):
+                await self._established(client)
+        except BaseException:
+            await _close(client)
+            raise
+        self._client = client
+
+    async def _let_go(self) -> None:
+        client, self._client = self._client, None
+        self._lost()
+        if client is not None:
+            await _close(client)
+
+    def _tell_away(self, error: Exception) -> None:
+        what = _described(error)
+        extra = {"event": "bus.unavailable", "server": self._options.shown, "error": what}
+        logger.warning("bus.unavailable %s: %s", self._options.shown, what, extra=extra)
+
+
+def _refuse_hopeless(error: Exception, options: Options) -> None:
+    """What a person must put right, not time."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        raise Invalid(f"the certificate of NATS at {options.shown} is not trusted: name its CA with ca=FILE") from error
+    if isinstance(error, FileNotFoundError | PermissionError):
+        raise Invalid(f"the file of creds or nkey cannot be read: {error.strerror}") from error
+    if isinstance(error, nats.errors.SecureConnWantedError):
+        raise Invalid(f"NATS at {options.shown} offers no TLS, and the URL asks for it") from error
+    if "authorization" in str(error).lower():
+        raise Invalid(f"NATS at {options.shown} refuses these credentials: check user, password or token") from error
+
+
+def _described(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+async def _heard_error(error: Exception) -> None:
+    """What the client meets in the background: refused permissions, messages dropped because we are too slow."""
+    level = logging.WARNING if isinstance(error, nats.errors.SlowConsumerError) else logging.DEBUG
+    logger.log(level, "bus.error %s", _described(error), extra={"event": "bus.error"})
+
+
+async def _close(client: Client) -> None:
+    # Closing flushes, which a server that does not read would make us wait for.
+    with suppress(OSError, nats.errors.Error):
+        async with asyncio.timeout(LOOK_S):
+            await client.close()

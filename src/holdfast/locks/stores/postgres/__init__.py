@@ -1,0 +1,1 @@
+"""Locks in Postgres. Begin with `store.py`, then `locks.sql`."""

@@ -1,0 +1,190 @@
+"""Connections to Postgres for the lock store: made ready, ended in time, their failures explained."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+from holdfast.locks.errors import LockError, StoreRefused, Unavailable
+from holdfast.locks.stores import shown
+from holdfast.locks.stores.postgres.free import PLAN
+
+if TYPE_CHECKING:
+    from holdfast.locks.runtime import Runtime
+
+SCHEMA_VERSION = 1
+#: Creating the tables may take longer than a lock operation, and is not broken off for that.
+CREATE_S = 30.0
+#: How often a quiet listening connection is asked whether it still lives, and the pause after it died.
+LISTEN_PROBE_S, LISTEN_RETRY_S = 15.0, 1.0
+
+_FACTS = """
+    SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'holdfast_store' AND pg_table_is_visible(oid)) AS prepared,
+           pg_is_in_recovery() AS standby, current_setting('transaction_isolation') AS isolation
+"""
+
+ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+#: The server answered "not now": nothing was applied.
+_NOT_NOW = (
+    *ROLLED_BACK,
+    asyncpg.QueryCanceledError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.CannotConnectNowError,
+)
+#: The connection is gone: what it was asked last may or may not have been applied.
+BROKEN = (
+    OSError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+)
+FAILURES = (LockError, asyncpg.PostgresError, asyncpg.InternalClientError, *BROKEN)
+
+_USE_PRIMARY = "Use the primary: list all hosts in the URL and add target_session_attrs=read-write"
+_NEXT_STEPS = {
+    asyncpg.InvalidAuthorizationSpecificationError: "Check user and password of the URL, and the server's pg_hba.conf",
+    asyncpg.InvalidCatalogNameError: "Create the database, or correct the URL",
+    asyncpg.InsufficientPrivilegeError: "Grant this role CREATE on the schema for the first open, then the holdfast_* tables",
+    asyncpg.ReadOnlySQLTransactionError: _USE_PRIMARY,
+    asyncpg.DiskFullError: "Free disk space on the server",
+    asyncpg.UndefinedTableError: "Close the store and open it again, which creates its tables",
+    asyncpg.UndefinedFunctionError: "Drop the remaining holdfast_* tables, then open the store again",
+}
+
+
+async def connect(url: str, deadline: float) -> asyncpg.Connection:
+    """A connection to a store whose tables exist and are ours. Raises one of FAILURES."""
+    left_s = deadline - asyncio.get_running_loop().time()
+    connection = await asyncpg.connect(url, timeout=left_s)
+    try:
+        await _prepare(connection, shown(url), deadline)
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
+
+
+@contextmanager
+def ended_at(connection: asyncpg.Connection, deadline: float) -> Iterator[None]:
+    """Break the connection if the block is still waiting at the deadline. Cancelling the call instead
+    would make the driver connect once more, to have the statement cancelled, and wait for that."""
+    loop = asyncio.get_running_loop()
+    timer = loop.call_at(deadline, connection.terminate)
+    try:
+        yield
+    except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, AttributeError) as broken:
+        # A connection that ends between two steps of the driver has lost what the second of them looks for.
+        is_confused = isinstance(broken, AttributeError)
+        if is_confused and not connection.is_closed():
+            raise
+        if loop.time() >= deadline:
+            raise TimeoutError("no answer in time") from broken
+        if is_confused:
+            raise asyncpg.ConnectionDoesNotExistError("connection lost") from broken
+        raise
+    finally:
+        timer.cancel()
+
+
+def explained(failure: Exception, subject: str, *, applied: bool | None) -> Exception:
+    """The failure in the words of the port. `applied` is what is known if the answer got lost."""
+    if isinstance(failure, LockError):
+        return failure
+    if isinstance(failure, ssl.SSLCertVerificationError):
+        step = "Name its authority in the URL with sslrootcert=FILE"
+        return StoreRefused(subject, "its certificate is not trusted", next_step=step)
+    if isinstance(failure, ValueError | asyncpg.DataError):  # a key or a URL that cannot be
+        return ValueError(str(failure))
+    if isinstance(failure, _NOT_NOW):
+        return Unavailable(subject, str(failure), applied=False)
+    if isinstance(failure, asyncpg.PostgresError) and not isinstance(failure, BROKEN):
+        steps = (step for kind, step in _NEXT_STEPS.items() if isinstance(failure, kind))
+        return StoreRefused(subject, str(failure), next_step=next(steps, "The server's log tells more"))
+    return Unavailable(subject, str(failure) or "no answer in time", applied=applied)
+
+
+class Listener:
+    """Hears wake-ups on a connection of its own. They are hints: nobody is told when they cannot be heard."""
+
+    def __init__(
+        self, url: str, channel: str, hear: Callable[[str], None], *, runtime: Runtime, timeout_s: float
+    ) -> None:
+        self._url = url
+        self._channel = channel
+        self._hear = hear
+        self._runtime = runtime
+        self._timeout_s = timeout_s
+        self._task = asyncio.create_task(self._run(), name="holdfast-postgres-listener")
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            with suppress(*FAILURES):
+                connection = await asyncpg.connect(self._url, timeout=self._timeout_s)
+                try:
+                    await self._listen(connection)
+                finally:
+                    connection.terminate()
+            await asyncio.sleep(self._runtime.jitter(LISTEN_RETRY_S))
+
+    async def _listen(self, connection: asyncpg.Connection) -> None:
+        loop = asyncio.get_running_loop()
+        broken = asyncio.Event()
+        connection.add_termination_listener(lambda _: broken.set())
+        with ended_at(connection, loop.time() + self._timeout_s):
+            await connection.add_listener(self._channel, lambda *notified: self._hear(notified[-1]))
+        self._hear("")  # whatever was said before we listened
+        while not broken.is_set():
+            try:
+                async with asyncio.timeout(LISTEN_PROBE_S):
+                    await broken.wait()
+            except TimeoutError:
+                with ended_at(connection, loop.time() + self._timeout_s):
+                    await connection.execute("SELECT 1")
+
+
+async def _prepare(connection: asyncpg.Connection, subject: str, deadline: float) -> None:
+    with ended_at(connection, deadline):
+        facts = await connection.fetchrow(_FACTS)
+        if facts["standby"]:
+            raise StoreRefused(subject, "this server is a standby, which cannot be written", next_step=_USE_PRIMARY)
+        if facts["isolation"] != "read committed":
+            # Stricter levels turn every wait for a row into an error.
+            await connection.execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        await connection.execute(PLAN)
+    with ended_at(connection, asyncio.get_running_loop().time() + CREATE_S):
+        if not facts["prepared"]:
+            await _create(connection)
+        version = await connection.fetchval("SELECT version FROM holdfast_store")
+    if version is None:
+        raise StoreRefused(
+            subject,
+            "the table holdfast_store has lost its row, and with it the floor of all fences",
+            next_step="Restore the holdfast_* tables from a backup, or drop them all and open the store again",
+        )
+    if version > SCHEMA_VERSION:
+        raise StoreRefused(
+            subject,
+            f"its tables have version {version}, and this Holdfast knows {SCHEMA_VERSION}",
+            next_step="Upgrade Holdfast here, or use another schema (?search_path=… in the URL)",
+        )
+
+
+async def _create(connection: asyncpg.Connection) -> None:
+    schema = files("holdfast.locks.stores.postgres").joinpath("locks.sql").read_text(encoding="utf-8")
+    # Several processes may have found the tables missing: the first creates them, the others look again.
+    async with connection.transaction(isolation="read_committed"):
+        await connection.execute("SELECT pg_advisory_xact_lock(hashtext('holdfast_store'))")
+        if not (await connection.fetchrow(_FACTS))["prepared"]:
+            await connection.execute(schema)

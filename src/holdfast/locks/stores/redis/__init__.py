@@ -1,0 +1,1 @@
+"""Locks in Redis or Valkey. Begin with `store.py`, then `locks.lua`."""

@@ -1,0 +1,298 @@
+"""The same locks for threads: one blocking socket per thread, no pool, no event loop."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+from holdfast.locks.errors import LockError, Unavailable
+from holdfast.locks.port import Busy, Grant, Renewal, Standing
+from holdfast.locks.runtime import Forks, Runtime
+from holdfast.locks.stores.redis.cluster import MOVES_MAX, Place, by_slot, check_key, names_in_slot, owners_of, slot_of
+from holdfast.locks.stores.redis.sentinel import find_primary_blocking
+from holdfast.locks.stores.redis.vigil import Vigil
+from holdfast.locks.stores.redis.wire import (
+    SCRIPT,
+    Address,
+    Caller,
+    Parser,
+    Reply,
+    ReplyError,
+    acquire_item,
+    bulk,
+    command,
+    decoded,
+    greeting_refusal,
+    in_parts,
+    lines_of,
+    parse_url,
+    refusal,
+    release_item,
+    script_run,
+    standings,
+    unreachable,
+)
+
+BACKOFF_S = 0.1
+RECEIVE_BYTES = 8192
+#: So long after two threads have asked in turn, they are expected to do so again.
+COMPANY_S = 0.1
+_HERE: Place = ("", 0)
+
+
+class ThreadConnection:
+    """A socket of one thread. Closed, never used again, after anything but a complete exchange."""
+
+    def __init__(self, address: Address, timeout_s: float, now: Callable[[], float]) -> None:
+        self.generation = Forks.generation
+        self._parser = Parser()
+        self._socket = _connected(address, timeout_s)
+        self._vigil = Vigil(self._socket.fileno(), now)
+        try:
+            for words in [*address.greeting(), ("SCRIPT", "LOAD", SCRIPT)]:
+                reply = self.exchange(command(*words))
+                if isinstance(reply, ReplyError):
+                    raise reply
+            if address.tls is None and threading.current_thread() is not threading.main_thread():
+                _let_kernel_time_out(self._socket, timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def exchange(self, request: bytes, *, alone: bool = False) -> Reply:
+        """Send, and wait for the reply: awake for a moment, if no other thread wants to ask."""
+        try:
+            self._socket.sendall(request)
+            if alone and self._vigil.begins():
+                self._stay_awake()
+            while True:
+                replies = self._parser.feed(self._socket.recv(RECEIVE_BYTES) or _hung_up())
+                if replies:
+                    return replies[0]
+        except BaseException:
+            # Also for a KeyboardInterrupt: the reply that is still to come answers nobody.
+            self.close()
+            raise
+
+    def _stay_awake(self) -> None:
+        answered = False
+        while not answered and self._vigil.goes_on():
+            answered = self._vigil.look()
+        self._vigil.ended(answered=answered)
+
+    def usable(self) -> bool:
+        # After a fork the socket is the parent's: two processes would read each other's replies.
+        return self.generation == Forks.generation
+
+    def close(self) -> None:
+        self.generation = -1
+        self._socket.close()
+
+    def hang_up(self) -> None:
+        """Close it from another thread; the one that waits for a reply is told."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self.close()
+
+    def __del__(self) -> None:
+        # A thread that ends takes its connection with it.
+        if hasattr(self, "_socket"):
+            self._socket.close()
+
+
+class RedisBlockingStore:
+    """`BlockingStore` on one server, on the primary that sentinels name, or on a cluster."""
+
+    def __init__(self, url: str, *, holder: str, prefix: str, runtime: Runtime, timeout_s: float) -> None:
+        self._target = parse_url(url)
+        self._caller = Caller(url, holder=holder, prefix=prefix, runtime=runtime, timeout_s=timeout_s)
+        # Nobody listens for wakes here, so the script shall not send any.
+        self._encoded = bulk(self._caller.holder) + bulk("")
+        self._clustered = self._target.kind == "cluster"
+        self._owners: dict[int, Place] = {}
+        self._mine = threading.local()
+        self._every: weakref.WeakSet[ThreadConnection] = weakref.WeakSet()
+        self._last_thread = 0
+        self._company_until = 0.0
+        self._guard = threading.Lock()
+        self._down: dict[Place, tuple[float, Callable[[], LockError]]] = {}
+        self._closed = False
+
+    def acquire(self, key: str, token: str, *, ttl_ms: int, queue_ms: int = 0, fences: int = 1) -> Grant | Busy:
+        item = acquire_item(token, ttl_ms, queue_ms, fences)
+        if self._clustered:
+            check_key(key)
+        (line,) = self._run([key], [item])
+        if line[0] == "E":
+            raise refusal(self._caller.subject, line[1:])
+        answer = decoded(line)
+        assert not isinstance(answer, bool)
+        return answer
+
+    def renew(self, renewals: Sequence[Renewal]) -> list[Standing]:
+        keys = [renewal.key for renewal in renewals]
+        answers: dict[int, Standing] = {}
+        for part in by_slot(keys) if self._clustered else in_parts(range(len(keys))):
+            items = [f"N {renewals[i].ttl_ms} {renewals[i].token}" for i in part]
+            lines = self._run([keys[i] for i in part], items)
+            answers.update(zip(part, standings(lines), strict=True))
+        return [answers[i] for i in range(len(renewals))]
+
+    def release(self, key: str, token: str) -> bool:
+        return self._run([key], [release_item(token)]) == ["1"]
+
+    def close(self) -> None:
+        """Close the connection of every thread. A call that is under way ends `Unavailable`."""
+        with self._guard:
+            self._closed = True
+            for connection in list(self._every):
+                if connection.usable():
+                    connection.hang_up()
+
+    def _run(self, keys: list[str], items: list[str]) -> list[str]:
+        """Run the items, which share a slot. One line for each."""
+        for _ in range(MOVES_MAX):
+            place, names = self._route(keys[0]) if self._clustered else (_HERE, self._caller.names_encoded)
+            reply = self._exchange(place, script_run(names, keys, self._encoded, items))
+            if isinstance(reply, ReplyError) and reply.code == "NOSCRIPT":
+                # Restarted, failed over or flushed: it did not run, so sending it again is safe.
+                reply = self._exchange(place, script_run(names, keys, self._encoded, items, load=True))
+            if not isinstance(reply, ReplyError):
+                return lines_of(reply)
+            if reply.code == "READONLY":
+                self._connection(place).close()  # the next connection finds the primary
+            if not (self._clustered and reply.code == "MOVED"):
+                raise refusal(self._caller.subject, str(reply))
+            self._learn()
+        raise Unavailable(self._caller.subject, "the cluster is moving its slots", applied=False)
+
+    def _exchange(self, place: Place, request: bytes) -> Reply:
+        connection = self._connection(place)
+        try:
+            return connection.exchange(request, alone=self._is_alone())
+        except (OSError, ValueError) as why:
+            if self._clustered:
+                self._owners = {}  # ask again who has the slots
+            late = isinstance(why, (TimeoutError, BlockingIOError))
+            detail = f"no answer within {self._caller.timeout_s} s" if late else "connection lost"
+            raise Unavailable(self._caller.subject, detail, applied=None) from None
+
+    def _is_alone(self) -> bool:
+        """Whether other threads have long not asked. One that stays awake keeps the interpreter
+        from them: they would take turns where they could all wait at once."""
+        thread, now = threading.get_ident(), self._caller.runtime.now()
+        if thread != self._last_thread:
+            self._last_thread, self._company_until = thread, now + COMPANY_S
+        return now >= self._company_until
+
+    def _connection(self, place: Place) -> ThreadConnection:
+        try:
+            connections: dict[Place, ThreadConnection] = self._mine.connections
+        except AttributeError:
+            connections = self._mine.connections = {}
+        connection = connections.get(place)
+        if connection is None or not connection.usable():
+            connection = connections[place] = self._connect(place)
+        return connection
+
+    def _connect(self, place: Place) -> ThreadConnection:
+        caller = self._caller
+        if self._closed:
+            raise Unavailable(caller.subject, "the store is closed", applied=False)
+        down = self._down.get(place)
+        if down is not None and caller.runtime.now() < down[0]:
+            raise down[1]()  # while the server is down only one caller now and then waits for it
+        password = ""
+        try:
+            address = self._locate(place)
+            password = address.password
+            connection = ThreadConnection(address, caller.timeout_s, caller.runtime.now)
+        except ReplyError as reply:
+            text = str(reply)
+            self._fail(place, lambda: greeting_refusal(caller.subject, text, password))
+        except (OSError, ValueError) as failed:
+            why = failed.with_traceback(None)
+            self._fail(place, lambda: unreachable(caller.subject, why))
+        with self._guard:
+            self._down.pop(place, None)
+            self._every.add(connection)
+            if self._closed:  # while we connected
+                connection.close()
+        return connection
+
+    def _fail(self, place: Place, make: Callable[[], LockError]) -> NoReturn:
+        with self._guard:
+            self._down[place] = self._caller.runtime.now() + self._caller.runtime.jitter(BACKOFF_S), make
+        raise make() from None
+
+    def _locate(self, place: Place) -> Address:
+        if self._clustered:
+            return replace(self._target.addresses[0], host=place[0], port=place[1])
+        if self._target.kind == "sentinel":
+            return find_primary_blocking(self._target, self._caller.timeout_s)
+        return self._target.addresses[0]
+
+    def _route(self, key: str) -> tuple[Place, str]:
+        if not self._owners:
+            self._learn()
+        slot = slot_of(key)
+        names = "".join(map(bulk, names_in_slot(self._caller, slot)))
+        return self._owners.get(slot) or next(iter(self._owners.values())), names
+
+    def _learn(self) -> None:
+        """Ask one server after the other who has which slots."""
+        seeds = [(seed.host, seed.port) for seed in self._target.addresses]
+        places = list(dict.fromkeys([*self._owners.values(), *seeds]))
+        for i, place in enumerate(places):
+            try:
+                reply = self._exchange(place, command("CLUSTER", "SLOTS"))
+                if isinstance(reply, ReplyError):
+                    raise refusal(self._caller.subject, str(reply))
+            except LockError:
+                if i == len(places) - 1:
+                    raise
+            else:
+                self._owners = owners_of(reply, place)
+                return
+
+
+def _connected(address: Address, timeout_s: float) -> socket.socket:
+    if address.path:
+        conn = socket.socket(socket.AF_UNIX)
+        conn.settimeout(timeout_s)
+        try:
+            conn.connect(address.path)
+        except OSError:
+            conn.close()
+            raise
+        return conn
+    conn = socket.create_connection((address.host, address.port), timeout_s)
+    conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    conn.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if address.tls is None:
+        return conn
+    try:
+        return address.tls.wrap_socket(conn, server_hostname=address.host)
+    except BaseException:
+        conn.close()
+        raise
+
+
+def _let_kernel_time_out(conn: socket.socket, timeout_s: float) -> None:
+    """Python waits with a poll() before each send and receive: two more system calls, and twice
+    more in line for the interpreter. The kernel's own timeout starts anew after a signal, so
+    it is not for the main thread, which is the one that signals reach."""
+    conn.settimeout(None)
+    seconds, rest = divmod(max(1, round(timeout_s * 1e6)), 1_000_000)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        conn.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, rest))
+
+
+def _hung_up() -> bytes:
+    raise ConnectionResetError("the server hung up")

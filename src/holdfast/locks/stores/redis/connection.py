@@ -1,0 +1,232 @@
+"""A connection to a Redis server: questions in order, replies matched to them, overdue ones given up."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from holdfast.locks.errors import Unavailable
+from holdfast.locks.stores.redis.vigil import Vigil
+from holdfast.locks.stores.redis.wire import (
+    Caller,
+    Parser,
+    Push,
+    Reply,
+    ReplyError,
+    command,
+    decoded,
+    lines_of,
+    refusal,
+    script_run,
+)
+
+MakeError = Callable[[], Exception]
+
+
+class Question:
+    """A command that waits for its reply. `deadline` is on the loop's clock."""
+
+    __slots__ = ("deadline", "future")
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+    def answer(self, reply: Reply) -> None:
+        if not self.future.done():
+            self.future.set_result(reply)
+
+    def fail(self, make: MakeError) -> None:
+        if not self.future.done():
+            self.future.set_exception(make())
+
+
+class Run:
+    """One run of the script: items that are applied together, in order.
+
+    Each item has its future; or, if `whole`, a single one gets the answer's lines.
+    """
+
+    __slots__ = ("deadline", "futures", "items", "keys", "moves", "names", "subject", "whole")
+
+    def __init__(
+        self,
+        caller: Caller,
+        keys: list[str],
+        items: list[str],
+        futures: list[asyncio.Future[Any]],
+        *,
+        whole: bool = False,
+    ) -> None:
+        self.keys = keys
+        self.items = items
+        self.futures = futures
+        self.whole = whole
+        self.names = caller.names_encoded
+        self.subject = caller.subject
+        self.deadline = asyncio.get_running_loop().time() + caller.timeout_s
+        self.moves = 0
+
+    def answer(self, reply: Reply) -> None:
+        lines = lines_of(reply)
+        if self.whole:
+            if not self.futures[0].done():
+                self.futures[0].set_result(lines)
+            return
+        for future, line in zip(self.futures, lines, strict=True):
+            if future.done():
+                continue  # its caller was cancelled
+            if line == "1":  # a release: a call for each is felt
+                future.set_result(True)
+            elif line[0] == "E":
+                future.set_exception(refusal(self.subject, line[1:]))
+            else:
+                future.set_result(decoded(line))
+
+    def fail(self, make: MakeError) -> None:
+        for future in self.futures:
+            if not future.done():
+                # An error object for each: one that is raised in many tasks collects their frames.
+                future.set_exception(make())
+
+
+class Link(Protocol):
+    """Whose connection it is: told of what answers no question, and of its end."""
+
+    on_moved: Callable[[Run, ReplyError], None] | None
+
+    def pushed(self, message: Push) -> None: ...
+
+    def lost(self, connection: Connection) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """A live connection. What is in flight when it ends, ends with an unknown outcome."""
+
+    def __init__(self, link: Link, caller: Caller) -> None:
+        self._link = link
+        self._caller = caller
+        self._loop = asyncio.get_running_loop()
+        self._parser = Parser()
+        self._pending: deque[Question | Run] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+        self._vigil: Vigil | None = None
+        self._awake = False
+        self._why_ended = "connection lost"
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # uvloop's are not subclasses of asyncio's
+        conn = transport.get_extra_info("socket")
+        conn.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._vigil = Vigil(conn.fileno(), self._caller.runtime.now)
+
+    def idle(self) -> bool:
+        return not self._pending
+
+    def run(self, runs: Sequence[Run], *, load: bool = False) -> None:
+        caller = self._caller.encoded
+        self._send(runs, b"".join([script_run(run.names, run.keys, caller, run.items, load=load) for run in runs]))
+        if len(self._pending) == 1 and len(runs[0].keys) == 1:
+            self._stay_awake()
+
+    def ask(self, *words: str) -> asyncio.Future[Reply]:
+        """Raises `ReplyError` for an error reply."""
+        [reply] = self.ask_all([command(*words)])
+        return reply
+
+    def ask_all(self, commands: Sequence[bytes]) -> list[asyncio.Future[Reply]]:
+        """The same for several commands, already encoded, in one write."""
+        deadline = self._loop.time() + self._caller.timeout_s
+        questions = [Question(deadline) for _ in commands]
+        self._send(questions, b"".join(commands))
+        return [question.future for question in questions]
+
+    def subscribe(self) -> None:
+        # Answered by a push, so nothing waits for it in the queue of replies.
+        assert self._transport is not None
+        self._transport.write(command("SUBSCRIBE", self._caller.channel))
+
+    def _send(self, requests: Sequence[Question | Run], encoded: bytes) -> None:
+        assert self._transport is not None
+        self._pending.extend(requests)
+        self._transport.write(encoded)
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._pending[0].deadline, self._drop_overdue)
+
+    def _stay_awake(self) -> None:
+        """A lone item: have the loop turn, not sleep, until it is answered. Others run as ever."""
+        assert self._vigil is not None
+        if not self._awake and self._vigil.begins():
+            self._awake = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        assert self._vigil is not None
+        answered = not self._pending or self._vigil.look()
+        if not answered and self._vigil.goes_on() and len(self._pending) == 1:
+            self._loop.call_soon(self._look)
+            return
+        # What there is to read, the transport brings in the loop's next turn.
+        self._awake = False
+        self._vigil.ended(answered=answered)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for reply in self._parser.feed(data):
+                if isinstance(reply, Push):
+                    self._link.pushed(reply)
+                elif isinstance(reply, ReplyError):
+                    self._refused(self._pending.popleft(), reply)
+                else:
+                    self._pending.popleft().answer(reply)
+        except (ValueError, IndexError):
+            self.drop("the server does not answer as a Redis server would")
+
+    def _refused(self, request: Question | Run, reply: ReplyError) -> None:
+        if isinstance(request, Question):
+            request.fail(lambda: reply)
+        elif reply.code == "NOSCRIPT":
+            # Restarted, failed over or flushed: it did not run, so sending it again is safe.
+            self.run([request], load=True)
+        elif reply.code == "MOVED" and self._link.on_moved is not None:
+            self._link.on_moved(request, reply)
+        else:
+            request.fail(partial(refusal, request.subject, str(reply)))
+            if reply.code == "READONLY":
+                self.drop("the server has become a replica")  # the next connection finds the primary
+
+    def eof_received(self) -> None:
+        self._link.lost(self)
+
+    def drop(self, why: str) -> None:
+        # Nothing more is sent here: the transport would take it and forget it.
+        self._link.lost(self)
+        self._why_ended = why
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._link.lost(self)
+        for request in self._pending:
+            request.fail(partial(Unavailable, self._caller.subject, self._why_ended, applied=None))
+        self._pending.clear()
+        self.ended.set_result(None)
+
+    def _drop_overdue(self) -> None:
+        """One timer per connection. A late reply would be taken for the answer to the next
+        request, so the connection goes with the first request that is overdue."""
+        self._timer = None
+        if not self._pending:
+            return
+        if self._pending[0].deadline <= self._loop.time():
+            self.drop(f"no answer within {self._caller.timeout_s} s")
+        else:
+            self._timer = self._loop.call_at(self._pending[0].deadline, self._drop_overdue)

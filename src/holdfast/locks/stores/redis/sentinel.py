@@ -1,0 +1,77 @@
+"""Which server is the primary of a service, asked of its sentinels one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+
+from holdfast.locks.stores.redis.wire import Address, Parser, Reply, ReplyError, Target, command
+
+
+async def find_primary(target: Target, timeout_s: float) -> Address:
+    """Raises `OSError` if no sentinel names one."""
+    for sentinel in target.addresses:
+        # A sentinel that is down must leave time for the others.
+        with contextlib.suppress(OSError, ReplyError, ValueError):
+            async with asyncio.timeout(timeout_s / (len(target.addresses) + 1)):
+                found = _primary(target, await _ask(sentinel, target.service))
+            if found is not None:
+                return found
+    raise OSError(f"no sentinel knows a primary of {target.service!r}")
+
+
+def find_primary_blocking(target: Target, timeout_s: float) -> Address:
+    """The same for threads."""
+    for sentinel in target.addresses:
+        with contextlib.suppress(OSError, ReplyError, ValueError):
+            found = _primary(target, _ask_blocking(sentinel, target.service, timeout_s / (len(target.addresses) + 1)))
+            if found is not None:
+                return found
+    raise OSError(f"no sentinel knows a primary of {target.service!r}")
+
+
+def _primary(target: Target, replies: Sequence[Reply]) -> Address | None:
+    for reply in replies:
+        if isinstance(reply, ReplyError):
+            raise reply
+    place = replies[-1]
+    if not place:
+        return None
+    assert target.account is not None
+    return replace(target.account, host=place[0].decode(), port=int(place[1]))
+
+
+def _questions(sentinel: Address, service: str) -> list[bytes]:
+    question = command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
+    return [command("AUTH", sentinel.password), question] if sentinel.password else [question]
+
+
+async def _ask(sentinel: Address, service: str) -> list[Reply]:
+    questions, parser = _questions(sentinel, service), Parser()
+    reader, writer = await asyncio.open_connection(sentinel.host, sentinel.port, ssl=sentinel.tls)
+    try:
+        writer.write(b"".join(questions))
+        replies: list[Reply] = []
+        while len(replies) < len(questions):
+            replies += parser.feed(await reader.read(4096) or _end())
+        return replies
+    finally:
+        writer.transport.abort()
+
+
+def _ask_blocking(sentinel: Address, service: str, timeout_s: float) -> list[Reply]:
+    questions, parser = _questions(sentinel, service), Parser()
+    with socket.create_connection((sentinel.host, sentinel.port), timeout_s) as plain:
+        conn = sentinel.tls.wrap_socket(plain, server_hostname=sentinel.host) if sentinel.tls else plain
+        conn.sendall(b"".join(questions))
+        replies: list[Reply] = []
+        while len(replies) < len(questions):
+            replies += parser.feed(conn.recv(4096) or _end())
+        return replies
+
+
+def _end() -> bytes:
+    raise ConnectionResetError("the sentinel hung up")

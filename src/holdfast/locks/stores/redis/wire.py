@@ -1,0 +1,328 @@
+"""How we speak to Redis: addresses, requests, replies. Pure: no sockets, so that the asyncio
+link and the blocking one share every byte of it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import ssl
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from holdfast.locks.errors import LockError, StoreRefused, Unavailable
+from holdfast.locks.port import FENCES_PER_GRANT_MAX, Busy, Grant, Standing, require_token
+from holdfast.locks.runtime import Runtime
+from holdfast.locks.stores import shown
+
+SCRIPT = Path(__file__).with_name("locks.lua").read_text(encoding="utf-8")
+SCRIPT_SHA = hashlib.sha1(SCRIPT.encode()).hexdigest()  # noqa: S324  (the name EVALSHA knows it by)
+#: 100 items keep the server busy for about half a millisecond; more would be felt by others.
+ITEMS_PER_RUN_MAX = 100
+PORT = 6379
+SENTINEL_PORT = 26379
+#: What is said to remain of a foreign lock that never expires.
+ENDLESS_MS = 2**31 - 1
+
+#: bytes, int, None, a list of replies, a `Push` or a `ReplyError`.
+Reply = Any
+
+
+class ReplyError(Exception):
+    """An error reply. `code` is its first word."""
+
+    @property
+    def code(self) -> str:
+        return str(self).partition(" ")[0]
+
+
+class Push(list[Reply]):
+    """A message that answers no request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where one server is, and who we are to it."""
+
+    host: str
+    port: int
+    path: str = ""
+    db: int = 0
+    username: str = ""
+    password: str = field(default="", repr=False)
+    tls: ssl.SSLContext | None = None
+
+    def greeting(self) -> list[tuple[str, ...]]:
+        """The commands that begin a connection. RESP3, so that wakes and replies share it."""
+        hello: tuple[str, ...] = ("HELLO", "3")
+        if self.password:
+            hello += ("AUTH", self.username or "default", self.password)
+        commands = [(*hello, "SETNAME", "holdfast")]
+        if self.db:
+            commands.append(("SELECT", str(self.db)))
+        return commands
+
+
+class Target(NamedTuple):
+    """What a URL names: one server, the sentinels of a service, or seeds of a cluster."""
+
+    kind: str
+    addresses: tuple[Address, ...]
+    service: str = ""
+    #: The data server's address but for host and port, where `addresses` are sentinels.
+    account: Address | None = None
+
+
+def parse_url(url: str) -> Target:
+    """Raises `ValueError` for what we do not understand, never with the password in it."""
+    parts = urlsplit(url)
+    login, _, hosts = parts.netloc.rpartition("@")
+    username, _, password = login.partition(":")
+    options = dict(parse_qsl(parts.query))
+    scheme, _, kind = parts.scheme.partition("+")
+    kind = "unix" if scheme == "unix" else kind or "single"
+    words = [] if kind == "unix" else [word for word in parts.path.split("/") if word]
+    service = words.pop(0) if kind == "sentinel" and words else ""
+    database = words[0] if words else options.pop("db", "0")
+    if not database.isdigit() or len(words) > 1 or (kind == "cluster" and database != "0"):
+        raise ValueError(f"{scheme} URL: {parts.path!r} does not name a database number")
+    account = Address(
+        host="",
+        port=PORT,
+        path=unquote(parts.path) if kind == "unix" else "",
+        db=int(database),
+        username=unquote(username) or options.pop("username", ""),
+        password=unquote(password) or options.pop("password", ""),
+        tls=_tls(options) if scheme in ("rediss", "valkeys") else None,
+    )
+    sentinel_password = options.pop("sentinel_password", "") if kind == "sentinel" else ""
+    options.pop("namespace", None)  # where the control plane keeps its keys; locks have a prefix of their own
+    if options:
+        raise ValueError(f"{scheme} URL: no such option: {', '.join(sorted(options))}")
+    if kind == "unix":
+        return Target("single", (account,))
+    if kind == "sentinel":
+        if not service:
+            raise ValueError("sentinel URL: name the service: redis+sentinel://host:26379/service")
+        guard = replace(account, db=0, username="", password=sentinel_password)
+        return Target(kind, tuple(_hosts(hosts, guard, SENTINEL_PORT)), service, account)
+    return Target(kind, tuple(_hosts(hosts, account, PORT)))
+
+
+def _hosts(text: str, account: Address, port: int) -> Iterator[Address]:
+    for place in text.split(","):
+        found = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]*)(?::(\d+))?", place)
+        if found is None:
+            raise ValueError(f"not a host and port: {place!r}")
+        host = found[1].strip("[]") or "127.0.0.1"
+        yield replace(account, host=host, port=int(found[2] or port))
+
+
+def _tls(options: dict[str, str]) -> ssl.SSLContext:
+    """redis-py's option names, so that a URL can be carried over."""
+    context = ssl.create_default_context(cafile=options.pop("ssl_ca_certs", None))
+    requirement = options.pop("ssl_cert_reqs", "required")
+    if requirement not in ("required", "none"):
+        raise ValueError(f"ssl_cert_reqs must be 'required' or 'none', not {requirement!r}")
+    if requirement == "none":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    certificate, key = options.pop("ssl_certfile", None), options.pop("ssl_keyfile", None)
+    if certificate:
+        context.load_cert_chain(certificate, key)
+    return context
+
+
+class Caller:
+    """Who we are, as the script and the errors name it."""
+
+    def __init__(self, url: str, *, holder: str, prefix: str, runtime: Runtime, timeout_s: float) -> None:
+        self.subject = shown(url)
+        self.prefix = prefix
+        self.runtime = runtime
+        self.timeout_s = timeout_s
+        self.holder = " ".join(holder.split())  # one line: answers are separated by line ends
+        self.channel = f"{prefix}wake:{runtime.token()[:16]}"
+        self.encoded = bulk(self.holder) + bulk(self.channel)
+        self.names_encoded = "".join(map(bulk, self.names()))
+
+    def names(self, tag: str = "") -> tuple[str, str]:
+        """The keys of the fence and of the history. A cluster has them once per slot."""
+        return f"{self.prefix}fence{tag}", f"{self.prefix}history{tag}"
+
+
+def in_parts(indices: Sequence[int]) -> list[Sequence[int]]:
+    return [indices[i : i + ITEMS_PER_RUN_MAX] for i in range(0, len(indices), ITEMS_PER_RUN_MAX)]
+
+
+def bulk(text: str) -> str:
+    # Lone surrogates pass: a bad name must not break the batch it shares with others.
+    length = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    return f"${length}\r\n{text}\r\n"
+
+
+def bulks(texts: Sequence[str]) -> str:
+    if "".join(texts).isascii():  # asked once for all: a hundred renewals are a hundred texts
+        return "".join([f"${len(text)}\r\n{text}\r\n" for text in texts])
+    return "".join(map(bulk, texts))
+
+
+def command(*words: str) -> bytes:
+    return f"*{len(words)}\r\n{bulks(words)}".encode("utf-8", "surrogatepass")
+
+
+_EVALSHA = bulk("EVALSHA") + bulk(SCRIPT_SHA)
+_EVAL = bulk("EVAL") + bulk(SCRIPT)
+
+
+def script_run(names: str, keys: list[str], caller: str, items: list[str], *, load: bool = False) -> bytes:
+    """One run of the script. `names` and `caller` are two bulks each (see redis.lua); `load`
+    sends the script itself, for a server that has forgotten it."""
+    head = _heads[len(keys)] if not load else _head(len(keys), _EVAL)
+    return f"{head}{names}{bulks(keys)}{caller}{bulks(items)}".encode("utf-8", "surrogatepass")
+
+
+def _head(n: int, script: str) -> str:
+    return f"*{7 + 2 * n}\r\n{script}{bulk(str(n + 2))}"
+
+
+_heads = [_head(n, _EVALSHA) for n in range(ITEMS_PER_RUN_MAX + 1)]
+
+
+def acquire_item(token: str, ttl_ms: int, queue_ms: int, fences: int) -> str:
+    if not token:  # here as well, because a call for each item is felt
+        require_token(token)
+    # Checked here, because one bad item would fail the run that it shares with others.
+    if ttl_ms < 1 or queue_ms < 0 or not 1 <= fences <= FENCES_PER_GRANT_MAX:
+        raise ValueError(f"ttl_ms {ttl_ms}, queue_ms {queue_ms} or fences {fences} is out of range")
+    return f"A {ttl_ms} {queue_ms} {fences} {token}"
+
+
+def release_item(token: str) -> str:
+    if not token:
+        require_token(token)
+    return f"R {token}"
+
+
+class Parser:
+    """Bytes in, replies out, in order. Raises `ValueError` for bytes that are not RESP."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, received: bytes) -> list[Reply]:
+        if self._rest:
+            received = self._rest + received
+        replies: list[Reply] = []
+        start, end = 0, len(received)
+        while start < end:
+            parsed = _parse(received, start)
+            if parsed is None:
+                break
+            reply, start = parsed
+            replies.append(reply)
+        self._rest = received[start:]
+        return replies
+
+
+def _parse(received: bytes, start: int) -> tuple[Reply, int] | None:
+    """The reply that begins at `start` and where the next one does; None if it is not complete."""
+    end = received.find(b"\r\n", start)
+    if end < 0:
+        return None
+    kind, head = received[start : start + 1], received[start + 1 : end]
+    if kind in b"$=":
+        stop = end + 2 + int(head)
+        first = end + (2 if kind == b"$" else 6)  # "=": text that begins with what kind of text it is
+        return (received[first:stop], stop + 2) if len(received) >= stop + 2 else None
+    if kind == b":":
+        return int(head), end + 2
+    if kind == b"-":
+        return ReplyError(head.decode("utf-8", "replace")), end + 2
+    if kind in b"+,#(":
+        return head, end + 2
+    if kind == b"_":
+        return None, end + 2
+    if kind not in b"*>~%":
+        raise ValueError(f"not a RESP reply: it begins with {kind!r}")
+    members: list[Reply] = Push() if kind == b">" else []
+    start = end + 2
+    for _ in range(int(head) * (2 if kind == b"%" else 1)):
+        parsed = _parse(received, start)
+        if parsed is None:
+            return None
+        member, start = parsed
+        members.append(member)
+    return members, start
+
+
+def lines_of(reply: Reply) -> list[str]:
+    """The answers of a script run, one per item."""
+    assert isinstance(reply, bytes), reply
+    return reply.decode("utf-8", "replace").split("\n")
+
+
+_STANDINGS = {"O": Standing.OWNED, "T": Standing.TAKEN, "N": Standing.GONE}
+
+
+def decoded(line: str) -> Grant | Busy | bool:
+    """The answer to an acquire or a release; not for lines that begin with E."""
+    if line[0] == "G":
+        return tuple.__new__(Grant, (int(line[1:]),))  # in half the time of its own constructor
+    if line[0] == "B":
+        remaining, _, holder = line[1:].partition(" ")
+        return Busy(holder, int(remaining) if remaining != "-1" else ENDLESS_MS)
+    return line == "1"
+
+
+def standings(lines: Iterable[str]) -> list[Standing]:
+    return [_STANDINGS[line] for line in lines]
+
+
+_NEXT_STEPS = {
+    "NOAUTH": "Put user and password into the URL",
+    "WRONGPASS": "Check user and password in the URL",
+    "NOPERM": "Allow this user the scripting, string, list, hash, stream, key and pub/sub commands on the prefix",
+    "OOM": "Raise maxmemory or free memory; locks need the policy noeviction",
+    "MISCONF": "The server cannot write its snapshot: see its log, free disk space",
+    "NOPROTO": "Use Redis 7 or Valkey",
+}
+#: The server turned the request away before the script did anything.
+_NOT_NOW = {"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ASK", "MOVED", "NOREPLICAS", "READONLY"}
+
+
+def refusal(subject: str, text: str) -> StoreRefused | Unavailable:
+    """What an error reply means to the caller."""
+    code = text.partition(" ")[0]
+    if code in _NEXT_STEPS:
+        return StoreRefused(subject, _brief(text), next_step=_NEXT_STEPS[code])
+    if code == "READONLY":
+        detail = "this is a read-only replica: name the primary, or use redis+sentinel://"
+        return Unavailable(subject, detail, applied=False)
+    if "cluster support disabled" in text:
+        return StoreRefused(subject, "this server is not part of a cluster", next_step="Use a redis:// URL")
+    return Unavailable(subject, _brief(text), applied=False if code in _NOT_NOW else None)
+
+
+def greeting_refusal(subject: str, text: str, password: str) -> LockError:
+    """What an error reply to the first commands of a connection means."""
+    if password:
+        text = text.replace(password, "***")  # an old server quotes the command it does not know
+    error = refusal(subject, text)
+    if isinstance(error, StoreRefused) or error.applied is False:
+        return error
+    return StoreRefused(subject, _brief(text), next_step="Check database number, user and password in the URL")
+
+
+def unreachable(subject: str, failed: Exception) -> LockError:
+    """What it means that no connection came about."""
+    if isinstance(failed, ssl.SSLCertVerificationError):
+        step = "Name its authority in the URL with ssl_ca_certs=FILE"
+        return StoreRefused(subject, "its certificate is not trusted", next_step=step)
+    return Unavailable(subject, f"cannot connect: {failed}", applied=False)
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= 200 else text[:200] + "…"

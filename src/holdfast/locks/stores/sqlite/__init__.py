@@ -1,0 +1,1 @@
+"""Locks in a SQLite file. Begin with `store.py`."""

@@ -1,0 +1,1 @@
+"""Jobs in Postgres. Begin with `store.py`, then `database.py`."""

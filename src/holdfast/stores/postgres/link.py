@@ -1,0 +1,147 @@
+"""Connections of the control plane to Postgres: made ready, few, ended in time, their failures explained."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+import asyncpg
+
+from holdfast.errors import HoldfastError, Invalid, StoreUnavailable
+from holdfast.locks.errors import StoreRefused, Unavailable
+from holdfast.locks.stores.postgres.link import BROKEN, FAILURES, ended_at, explained
+
+T = TypeVar("T")
+
+LINES_MAX = 4
+"""Connections besides that of the writer. They answer within a millisecond or so; more would not make them faster."""
+
+LOST = (*BROKEN, asyncpg.InternalClientError)
+"""The connection is gone. Where it died while nothing was asked of it, the driver says so in its own confused way."""
+
+_UNSTORABLE = (ValueError, OverflowError, asyncpg.DataError, asyncpg.ProgramLimitExceededError)
+
+
+def settings(timeout_s: float) -> dict[str, str]:
+    """What every connection asks of the server."""
+    limit = str(round(timeout_s * 1000))
+    return {
+        "application_name": "holdfast",
+        "statement_timeout": limit,
+        # Of a process that was stopped in the middle of a transaction. Half of what callers wait, so that those who
+        # came after it are still served.
+        "idle_in_transaction_session_timeout": str(round(timeout_s * 500)),
+        "default_transaction_isolation": "read committed",
+        # Statistics may be hours old, when the table was empty: no plan may read all of it because of that.
+        "enable_seqscan": "off",
+        "jit": "off",
+    }
+
+
+async def connect(url: str, *, timeout_s: float, more: Mapping[str, str] | None = None) -> asyncpg.Connection:
+    """With `more` settings than usual. What the URL itself sets is left to it."""
+    own = parse_qs(urlsplit(url).query)
+    asked = {name: value for name, value in {**settings(timeout_s), **(more or {})}.items() if name not in own}
+    return await asyncpg.connect(url, timeout=timeout_s, server_settings=asked, max_cached_statement_lifetime=0)
+
+
+def translated(failure: Exception, subject: str, *, applied: bool | None) -> HoldfastError:
+    """The failure in the words of the port. `applied` is what is known if the answer got lost."""
+    if isinstance(failure, HoldfastError):
+        return failure
+    if isinstance(failure, _UNSTORABLE) and not isinstance(failure, ssl.SSLError):
+        # Not its text: the driver's quotes the value.
+        return Invalid(f"this cannot be stored: {type(failure).__name__}")
+    known = explained(failure, subject, applied=applied)
+    if isinstance(known, StoreRefused | Unavailable):
+        _, _, detail = str(known).partition(": ")
+        is_known = known.applied if isinstance(known, Unavailable) else False
+        return StoreUnavailable(subject, detail or str(known), applied=is_known)
+    return StoreUnavailable(subject, type(failure).__name__, applied=applied)
+
+
+class Lines:
+    """A few connections for whatever is not written by the writer."""
+
+    def __init__(self, url: str, subject: str, *, timeout_s: float) -> None:
+        self._url = url
+        self._subject = subject
+        self._timeout_s = timeout_s
+        self._idle: list[asyncpg.Connection] = []
+        self._free = asyncio.Semaphore(LINES_MAX)
+        self._open = False
+
+    def open(self) -> None:
+        self._open = True
+
+    async def close(self) -> None:
+        self._open = False
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            await hang_up(connection, timeout_s=self._timeout_s)
+
+    async def fetch(self, sql: str, *arguments: Any) -> list[Any]:
+        """For what changes nothing: if the connection had died, it is asked once more."""
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        rows: list[Any]
+        try:
+            try:
+                rows = await self._ask(lambda connection: connection.fetch(sql, *arguments), deadline)
+            except LOST:
+                if not self._open or asyncio.get_running_loop().time() >= deadline:
+                    raise
+                self._forget_idle()
+                rows = await self._ask(lambda connection: connection.fetch(sql, *arguments), deadline)
+        except (*FAILURES, ValueError) as failure:
+            raise translated(failure, self._subject, applied=False) from None
+        return rows
+
+    async def change(self, work: Callable[[asyncpg.Connection], Awaitable[T]]) -> T:
+        """For what writes by itself. It is not asked again: it may have been applied."""
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        try:
+            return await self._ask(work, deadline)
+        except (*FAILURES, ValueError) as failure:
+            raise translated(failure, self._subject, applied=None) from None
+
+    async def _ask(self, question: Callable[[asyncpg.Connection], Awaitable[T]], deadline: float) -> T:
+        async with self._lent() as connection:
+            with ended_at(connection, deadline):
+                return await question(connection)
+
+    @asynccontextmanager
+    async def _lent(self) -> AsyncIterator[asyncpg.Connection]:
+        async with self._free:
+            if not self._open:
+                raise StoreUnavailable(self._subject, "the store is not open", applied=False)
+            connection = self._idle.pop() if self._idle else None
+            if connection is None or connection.is_closed():
+                connection = await connect(self._url, timeout_s=self._timeout_s)
+            try:
+                yield connection
+            except (asyncio.CancelledError, *LOST):
+                connection.terminate()  # an answer may still be under way on it
+                raise
+            finally:
+                self._take_back(connection)
+
+    def _take_back(self, connection: asyncpg.Connection) -> None:
+        if self._open and not connection.is_closed():
+            self._idle.append(connection)
+        else:
+            connection.terminate()
+
+    def _forget_idle(self) -> None:
+        """They died together, most likely: with the server, or at its administrator's hands."""
+        for connection in self._idle:
+            connection.terminate()
+        self._idle.clear()
+
+
+async def hang_up(connection: asyncpg.Connection, *, timeout_s: float) -> None:
+    with suppress(*FAILURES), ended_at(connection, asyncio.get_running_loop().time() + timeout_s):
+        await connection.close()

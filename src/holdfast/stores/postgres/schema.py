@@ -1,0 +1,111 @@
+"""The plane's tables in Postgres: made, brought up to date, and refused where they are of a newer kind.
+
+Each version is a migration, applied once, in order, and noted in `holdfast_migrations`. A migration only adds, so
+that the release before goes on working on what it finds; `oldest` is the oldest version of a program that does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import asyncpg
+
+from holdfast.core.topic import Topics
+from holdfast.errors import StoreUnavailable
+from holdfast.stores.ledger import REVIEW_MAX, look_at
+from holdfast.stores.postgres.rows import SELECT_JOB, arrays_of, rows_of
+from holdfast.stores.postgres.writer import LOCK
+from holdfast.stores.rows import job_of
+
+
+class Migration(NamedTuple):
+    version: int
+    file: str
+    oldest: int
+    """Programs that know at least this version can work with the tables after it."""
+
+
+MIGRATIONS = (Migration(1, "tables.sql", oldest=1),)
+KNOWN = MIGRATIONS[-1].version
+
+CREATE_S = 60.0
+"""Making tables may take longer than a call, and is not broken off for that."""
+
+_FACTS = """
+    SELECT pg_is_in_recovery() AS standby, current_schema() AS schema,
+           EXISTS (SELECT FROM pg_class WHERE relname = 'holdfast_migrations' AND pg_table_is_visible(oid)) AS prepared
+"""
+_MIGRATIONS = """
+    CREATE TABLE IF NOT EXISTS holdfast_migrations (
+        version int PRIMARY KEY,
+        oldest  int NOT NULL,
+        at      timestamptz NOT NULL DEFAULT now()
+    )
+"""
+_REVIEW = f"UPDATE holdfast_jobs j SET look_at = x.look_at FROM {rows_of(('id', 'look_at'))} WHERE j.id = x.id"  # noqa: S608
+_TOPICS = """
+    INSERT INTO holdfast_settings (name, value) VALUES ('topics', $1)
+    ON CONFLICT (name) DO UPDATE SET value = excluded.value
+"""
+
+
+async def prepare(connection: asyncpg.Connection, subject: str, topics: Topics | None) -> None:
+    """Raises `StoreUnavailable`, or what the driver raises. Without `topics` nothing changes of what is kept there."""
+    facts = await connection.fetchrow(_FACTS)
+    if facts["standby"]:
+        raise _refused(
+            subject, "this server is a standby; add target_session_attrs=read-write and all hosts to the URL"
+        )
+    if facts["schema"] is None:
+        raise _refused(subject, "no schema of the search_path exists; create it")
+    # Several processes may find the tables missing: the first creates them, the others look again.
+    async with connection.transaction(isolation="read_committed"):
+        limit = round(CREATE_S * 1000)
+        await connection.execute(
+            f"SET LOCAL statement_timeout = {limit}; SET LOCAL idle_in_transaction_session_timeout = {limit}"
+        )
+        await connection.execute(f"SELECT pg_advisory_xact_lock({LOCK})")
+        await _migrate(connection, subject)
+        if topics is not None:
+            await _adopt_topics(connection, topics)
+
+
+async def _migrate(connection: asyncpg.Connection, subject: str) -> None:
+    if not (await connection.fetchrow(_FACTS))["prepared"]:
+        await connection.execute(_MIGRATIONS)
+    found = await connection.fetchrow(
+        "SELECT coalesce(max(version), 0) AS version, coalesce(max(oldest), 0) AS oldest FROM holdfast_migrations"
+    )
+    if found["oldest"] > KNOWN:
+        raise _refused(
+            subject,
+            f"its tables have version {found['version']}, this Holdfast knows {KNOWN}; upgrade this process first",
+        )
+    for migration in MIGRATIONS:
+        if migration.version > found["version"]:
+            await connection.execute(_text(migration))
+            await connection.execute(
+                "INSERT INTO holdfast_migrations (version, oldest) VALUES ($1, $2)", migration.version, migration.oldest
+            )
+
+
+async def _adopt_topics(connection: asyncpg.Connection, topics: Topics) -> None:
+    """Work out anew when each live job is to be looked at, if the topics' limits are not those of before."""
+    digest = hashlib.sha256(repr(topics).encode()).hexdigest()
+    if await connection.fetchval("SELECT value FROM holdfast_settings WHERE name = 'topics'") == digest:
+        return
+    await connection.execute(_TOPICS, digest)
+    live = await connection.cursor(f"{SELECT_JOB} WHERE look_at IS NOT NULL")
+    while rows := await live.fetch(REVIEW_MAX):
+        reviewed: list[tuple[Any, ...]] = [(job.id, look_at(job, topics.get)) for job in map(job_of, rows)]
+        await connection.execute(_REVIEW, *arrays_of(("id", "look_at"), reviewed))
+
+
+def _text(migration: Migration) -> str:
+    return files("holdfast.stores.postgres").joinpath(migration.file).read_text(encoding="utf-8")
+
+
+def _refused(subject: str, why: str) -> StoreUnavailable:
+    return StoreUnavailable(subject, why, applied=False)

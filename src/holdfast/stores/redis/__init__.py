@@ -1,0 +1,1 @@
+"""Jobs in Redis or Valkey. Begin with `store.py`, then `keys.py`."""

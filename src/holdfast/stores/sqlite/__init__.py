@@ -1,0 +1,1 @@
+"""Jobs in a SQLite file. Begin with `store.py`."""
