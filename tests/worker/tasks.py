@@ -62,6 +62,11 @@ def raise_(job: SyncJob) -> None:
     raise KeyError("no such customer")
 
 
+@worker.task("long-words")
+def long_words(job: SyncJob) -> None:
+    raise ValueError("x" * 10_000)
+
+
 @worker.task("fatal")
 def fatal(job: SyncJob) -> None:
     raise Fatal("never again")

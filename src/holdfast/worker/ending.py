@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,6 +14,9 @@ from holdfast.worker.errors import AttemptOver, EffectAbsent, EffectUnknown, Fat
 from holdfast.worker.wire import Done
 
 MESSAGE_MAX = 2000
+FRAMES_MAX = 50
+TRACEBACK_MAX = 8000
+_OURS = str(Path(__file__).parent)
 
 
 def ended(result: Callable[[], Any]) -> Done:
@@ -24,21 +28,29 @@ def ended(result: Callable[[], Any]) -> Done:
     except EffectUnknown as error:
         return failed("effect-unknown", _words(error), retryable=False)
     except Fatal as error:
-        return failed(_code(error.__cause__ or error), _told(error), retryable=False)
+        return _raised(error, _code(error.__cause__ or error), retryable=False)
     except EffectAbsent as error:
-        return failed(_code(error.__cause__ or error), _told(error))
+        return _raised(error, _code(error.__cause__ or error))
     except BaseException as error:  # noqa: BLE001  (a handler's SystemExit ends the handler, not its process)
-        return failed(_code(error), _told(error))
+        return _raised(error, _code(error))
     try:
         return Done("succeeded", msgspec.json.encode(value))
     except Exception as error:  # noqa: BLE001  (what is encoded is the handler's, down to the fields of its objects)
         return failed("result-not-json", _words(error), retryable=False)
 
 
-def failed(code: str, message: str, *, retryable: bool = True) -> Done:
+def failed(code: str, message: str, *, retryable: bool = True, trace: str = "") -> Done:
+    told = _sayable(message[:MESSAGE_MAX])
+    return Done("failed", error={"code": code, "message": told}, retryable=retryable, traceback=_sayable(trace))
+
+
+def _raised(error: BaseException, code: str, *, retryable: bool = True) -> Done:
+    return failed(code, _told(error), retryable=retryable, trace=_traceback(error))
+
+
+def _sayable(text: str) -> str:
     # A file name that is not UTF-8 leaves half characters in a message, which no JSON can carry.
-    told = message[:MESSAGE_MAX].encode("utf-8", "replace").decode()
-    return Done("failed", error={"code": code, "message": told}, retryable=retryable)
+    return text.encode("utf-8", "replace").decode()
 
 
 def _code(error: BaseException) -> str:
@@ -49,7 +61,16 @@ def _told(error: BaseException) -> str:
     """The message, and the line of the handler's code that it came from."""
     places = traceback.extract_tb(error.__traceback__)
     where = f" ({places[-1].filename.rpartition('/')[2]}:{places[-1].lineno})" if places else ""
-    return _words(error)[:MESSAGE_MAX] + where
+    return _words(error)[: MESSAGE_MAX - len(where)] + where
+
+
+def _traceback(error: BaseException) -> str:
+    """From the handler's first line on: what called it is the same each time, and ours."""
+    first = error.__traceback__
+    while first is not None and first.tb_next is not None and first.tb_frame.f_code.co_filename.startswith(_OURS):
+        first = first.tb_next
+    lines = traceback.format_exception(type(error), error, first, limit=-FRAMES_MAX)
+    return "".join(lines)[:TRACEBACK_MAX]
 
 
 def _words(error: BaseException) -> str:

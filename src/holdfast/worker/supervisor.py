@@ -276,9 +276,7 @@ class Supervisor:
                     await asyncio.wait(attempt.asks)
                 outcome = attempt.outcome(done)
                 traced.say("holdfast.outcome", attempt.stopped or done.outcome)
-                if logger.isEnabledFor(logging.DEBUG):
-                    ended = {"event": "attempt.ended", **attempt.known(), "outcome": attempt.stopped or done.outcome}
-                    logger.debug("attempt.ended job_id=%s outcome=%s", attempt.job_id, ended["outcome"], extra=ended)
+                _log_end(attempt, done)
             if outcome is not None:
                 self._outbox.add(outcome)
         finally:
@@ -349,3 +347,15 @@ class Supervisor:
         finally:
             attempt.body = attempt.kill = None
             self._children.give_back(child)
+
+
+def _log_end(attempt: Attempt, done: Done) -> None:
+    work, outcome = attempt.work, attempt.stopped or done.outcome
+    if logger.isEnabledFor(logging.DEBUG):
+        ended = {"event": "attempt.ended", **attempt.known(), "outcome": outcome}
+        logger.debug("attempt.ended job_id=%s outcome=%s", work.job_id, outcome, extra=ended)
+    if done.error is not None and attempt.stopped is None:
+        error = f"{done.error['code']}: {done.error['message']}"
+        failed_at = {"event": "attempt.failed", **attempt.known(), "error": error, "traceback": done.traceback}
+        told = (work.job_id, work.topic, work.attempt, work.max_attempts, done.traceback.rstrip() or error)
+        logger.warning("attempt.failed job_id=%s topic=%s attempt=%d/%d\n%s", *told, extra=failed_at)
