@@ -188,6 +188,13 @@ def test_a_worker_that_cannot_be_found_is_exit_code_2(tmp_path: Path, target: st
     assert done.stderr.splitlines()[-1].startswith("Error: ")
 
 
+def test_a_module_without_its_worker_is_told_how_to_name_it() -> None:
+    done = CliRunner().invoke(cli, ["worker", "sums"])
+
+    assert done.exit_code == 2
+    assert "holdfast worker sums:worker" in done.stderr
+
+
 def test_a_worker_with_the_wrong_api_key_is_exit_code_5(plane: Plane, tmp_path: Path) -> None:
     (tmp_path / "sums.py").write_text(TASKS)
 

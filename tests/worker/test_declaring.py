@@ -58,8 +58,11 @@ async def test_worker_that_children_cannot_find_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        ("import no_such_module", "ModuleNotFoundError"),
-        ("worker = 1", "is not a Worker"),
+        ("\nimport no_such_module", r"cannot be loaded: ModuleNotFoundError: .*no_such_module' \(broken.py:2\)$"),
+        ("def f(:", r"SyntaxError: invalid syntax \(broken.py, line 1\)$"),
+        ("worker = 1", "'worker' in it is not a Worker. Name it as"),
+        ("from holdfast.worker import Worker; Worker().task(print)", "write @worker.task"),
+        ("from holdfast.worker import Worker; Worker().task('t', isolation='fork')", "process, async, thread"),
         ("from holdfast.worker import Worker; worker = Worker()", "has no task"),
         ("import os; os._exit(7)", "exited with 7"),
     ],
@@ -70,6 +73,14 @@ async def test_module_that_cannot_be_loaded_is_told_at_the_start(tmp_path: Path,
 
     with pytest.raises(BrokenWorker, match=why):
         async with serving(f"{file}:worker", url=PLANE):
+            pass
+
+
+@pytest.mark.parametrize("target", ["no_such_module:worker", "no_such.package:worker", "no_such_file.py:worker"])
+async def test_a_target_that_is_not_there_is_told_by_name_and_how_to_name_one(target: str) -> None:
+    place = target.partition(":")[0]
+    with pytest.raises(BrokenWorker, match=rf"^{place}: no such (module|file).* Name it as MODULE:WORKER"):
+        async with serving(target, url=PLANE):
             pass
 
 

@@ -30,6 +30,15 @@ class _RunByDefault(click.Group):
         is_option = first.startswith("-") and first not in ctx.help_option_names
         return super().parse_args(ctx, ["run", *args] if is_target or is_option else args)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            hint = f"To run the worker of a module: `holdfast worker {args[0]}:worker`"
+            raise click.UsageError(f"{error.format_message()} {hint}", ctx) from error
+
 
 @click.group(cls=_RunByDefault, subcommand_metavar="MODULE:WORKER | COMMAND [ARGS]...")
 def worker() -> None:
@@ -65,7 +74,7 @@ def run(
     try:
         serve(target, url=url, name=name, pool=pool, slots=slots, health=health, api_key=api_key_given() or None)
     except (BrokenWorker, ImportError, ValueError) as error:
-        raise Misused(f"{error}. Name it as MODULE:WORKER or FILE.py:WORKER") from error
+        raise Misused(str(error)) from error
     except Refused as error:
         raise Away(f"the plane refuses this worker: {error}. Check HOLDFAST_API_KEY and --url") from error
 

@@ -45,7 +45,7 @@ def failed(code: str, message: str, *, retryable: bool = True, trace: str = "") 
 
 
 def _raised(error: BaseException, code: str, *, retryable: bool = True) -> Done:
-    return failed(code, _told(error), retryable=retryable, trace=_traceback(error))
+    return failed(code, told(error), retryable=retryable, trace=_traceback(error))
 
 
 def _sayable(text: str) -> str:
@@ -57,9 +57,10 @@ def _code(error: BaseException) -> str:
     return type(error).__name__
 
 
-def _told(error: BaseException) -> str:
-    """The message, and the line of the handler's code that it came from."""
-    places = traceback.extract_tb(error.__traceback__)
+def told(error: BaseException) -> str:
+    """The message, and the line of the user's code that it came from."""
+    not_theirs = (_OURS, "<frozen ")  # the machinery of imports is frozen
+    places = [at for at in traceback.extract_tb(error.__traceback__) if not at.filename.startswith(not_theirs)]
     where = f" ({places[-1].filename.rpartition('/')[2]}:{places[-1].lineno})" if places else ""
     return _words(error)[: MESSAGE_MAX - len(where)] + where
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PLANE = "http://127.0.0.1:7070"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,59}\Z")
+_NAMING = "Name it as MODULE:WORKER or FILE.py:WORKER"
 _Handler = TypeVar("_Handler", bound=Callable[[Any], Any])
 
 
@@ -88,6 +89,10 @@ class Worker:
         A handler takes the job and returns its JSON result. What it raises fails the attempt,
         which is tried again unless that is `Fatal`.
         """
+        if not isinstance(topic, str):
+            raise TypeError(f"{topic!r} is no topic: write @worker.task('TOPIC') above the handler")
+        if isolation not in list(Isolation):
+            raise ValueError(f"topic {topic!r}: isolation must be one of {', '.join(Isolation)}, not {isolation!r}")
         chosen = Isolation(isolation)
 
         def declare(handler: _Handler) -> _Handler:
@@ -150,13 +155,17 @@ def match_topic(topic: str, known: Mapping[str, object]) -> str | None:
 
 
 def load(target: str) -> Worker:
-    """The worker that `module:name` or `file.py:name` names; the name is `worker` if left out."""
+    """The worker that `module:name` or `file.py:name` names; the name is `worker` if left out.
+
+    Raises `BrokenWorker` if there is none of that name, and whatever the module raises."""
     place, _, name = target.rpartition(":") if ":" in target else (target, "", "worker")
     here = str(Path.cwd())
     if not {"", here} & set(sys.path):  # an installed command has its own folder there instead
         sys.path.insert(0, here)
     if place.endswith(".py"):
         path = Path(place).resolve()
+        if not path.is_file():
+            raise BrokenWorker(f"{place}: no such file. {_NAMING}")
         sys.path.insert(0, str(path.parent))
         spec = importlib.util.spec_from_file_location(path.stem, path)
         if spec is None or spec.loader is None:
@@ -165,10 +174,15 @@ def load(target: str) -> Worker:
         sys.modules[path.stem] = module
         spec.loader.exec_module(module)
     else:
-        module = importlib.import_module(place)
+        try:
+            module = importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+                raise  # something that it imports itself
+            raise BrokenWorker(f"{place}: no such module in this folder or on PYTHONPATH. {_NAMING}") from error
     found = getattr(module, name, None)
     if not isinstance(found, Worker):
-        raise BrokenWorker(f"{target}: {name!r} is not a Worker; write module:name")
+        raise BrokenWorker(f"{place}: {name!r} in it is not a Worker. {_NAMING}")
     return found
 
 
