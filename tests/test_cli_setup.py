@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -137,6 +138,7 @@ def test_up_and_worker_run_a_job_and_end_cleanly(tmp_path: Path, processes: list
     done = CliRunner(env={"HOLDFAST_URL": url, "HOLDFAST_API_KEY": None}).invoke(
         cli, ["job", "submit", "add", "--payload", "[1, 2]", "--wait-timeout", "30", "-o", "json"]
     )
+    told = worker.line()
     stopped = worker.end()
     watching = Process("job", "list", "--watch", "-o", "jsonl", cwd=tmp_path, HOLDFAST_URL=url)
     processes.append(watching)
@@ -146,8 +148,20 @@ def test_up_and_worker_run_a_job_and_end_cleanly(tmp_path: Path, processes: list
 
     assert done.exit_code == 0, done.output
     assert (json.loads(done.stdout)["result"], json.loads(done.stdout)["progress"]) == (3, {"step": 1})
+    assert re.fullmatch(rf"worker adder@\S+ takes jobs from {url}: add\n", told)
     assert first["state"] == "SUCCEEDED"
     assert (stopped, interrupted, ended) == ((0, ""), (130, ""), (0, ""))
+
+
+def test_a_worker_whose_plane_is_away_says_so_while_it_waits(tmp_path: Path, processes: list[Process]) -> None:
+    (tmp_path / "sums.py").write_text(TASKS)
+    worker = Process("worker", "sums.py:worker", "--url", "http://127.0.0.1:9", cwd=tmp_path)
+    processes.append(worker)
+
+    told = worker.line()
+
+    assert "worker.not_registered url=http://127.0.0.1:9 error=hello: " in told
+    assert worker.end()[0] == 0
 
 
 def test_up_says_what_is_wrong_in_one_line(plane: Plane, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from holdfast.cli.repeat import show_page, with_watch
 
 if TYPE_CHECKING:
     from holdfast.api import Workers
+    from holdfast.worker.supervisor import Supervisor
 
 
 _LOAD: Column = ("load", lambda row: f"{row['in_hand']}/{row['slots']}")
@@ -72,11 +73,17 @@ def run(
     if url is not None:
         check_url(url, "--url, HOLDFAST_URL or the profile")
     try:
-        serve(target, url=url, name=name, pool=pool, slots=slots, health=health, api_key=api_key_given() or None)
+        chosen = {"url": url, "name": name, "pool": pool, "slots": slots, "health": health}
+        serve(target, on_ready=_tell_what_it_takes, api_key=api_key_given() or None, **chosen)
     except (BrokenWorker, ImportError, ValueError) as error:
         raise Misused(str(error)) from error
     except Refused as error:
         raise Away(f"the plane refuses this worker: {error}. Check HOLDFAST_API_KEY and --url") from error
+
+
+def _tell_what_it_takes(supervisor: Supervisor) -> None:
+    taken = printable(" ".join(supervisor.topics))
+    click.echo(f"worker {supervisor.id} takes jobs from {supervisor.url}: {taken}", err=True)
 
 
 @worker.command("list")

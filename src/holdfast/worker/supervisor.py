@@ -54,6 +54,8 @@ class Supervisor:
         if not isolations:
             raise BrokenWorker(f"worker {options.name} has no task: declare one with @worker.task(topic)")
         self._options = options
+        self.url = options.url
+        self.topics = sorted(isolations)
         self._isolations = isolations
         self._worker = worker
         self._runtime = runtime
@@ -117,7 +119,7 @@ class Supervisor:
             if self._children is not None:
                 await self._children.start()
             await patiently(
-                lambda: self._introduction.say(self._link),
+                self._introduce,
                 runtime=self._runtime,
                 while_=lambda: not self._draining.is_set(),
             )
@@ -132,6 +134,13 @@ class Supervisor:
             logger.warning("worker.never_registered worker=%s", self.id)  # it was told to end before it could begin
         finally:
             await self._close()
+
+    async def _introduce(self) -> None:
+        try:
+            await self._introduction.say(self._link)
+        except Unreachable as error:
+            logger.warning("worker.not_registered url=%s error=%s", self.url, error)
+            raise
 
     async def _close(self) -> None:
         # Renewals end first: what does not stop by itself must not keep its lease for ever.

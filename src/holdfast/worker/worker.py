@@ -186,13 +186,14 @@ def load(target: str) -> Worker:
     return found
 
 
-def serve(target: str, **changes: Any) -> None:
-    """What `holdfast worker module:name` does: `Worker.run`, with some options set anew.
+def serve(target: str, *, on_ready: Callable[[Supervisor], None] | None = None, **changes: Any) -> None:
+    """What `holdfast worker module:name` does: `Worker.run`, with some options set anew. `on_ready` is called when the
+    plane knows it.
 
     If every task has isolation `process`, the module is loaded by children only, and no code of
     the user's runs in the process that keeps the leases.
     """
-    _run(lambda: _from_target(target, changes))
+    _run(lambda: _from_target(target, changes), on_ready)
 
 
 @asynccontextmanager
@@ -213,7 +214,14 @@ async def _from_target(target: str, changes: dict[str, Any]) -> Supervisor:
     return Supervisor(options, isolations, worker=load(target) if inline else None, target=target)
 
 
-def _run(prepare: Callable[[], Supervisor | Awaitable[Supervisor]]) -> None:
+def _run(
+    prepare: Callable[[], Supervisor | Awaitable[Supervisor]], on_ready: Callable[[Supervisor], None] | None = None
+) -> None:
+    async def announce(supervisor: Supervisor) -> None:
+        await supervisor.wait_ready()
+        if on_ready is not None:
+            on_ready(supervisor)
+
     async def main() -> None:
         tracing.collect_if_configured()
         supervisor = prepare()
@@ -223,7 +231,11 @@ def _run(prepare: Callable[[], Supervisor | Awaitable[Supervisor]]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, supervisor.drain)
         gc.freeze()  # what is here now stays; a collection that walks it delays renewals
-        await supervisor.run()
+        announcing = asyncio.create_task(announce(supervisor))
+        try:
+            await supervisor.run()
+        finally:
+            announcing.cancel()
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(main())
