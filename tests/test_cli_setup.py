@@ -150,7 +150,19 @@ def test_up_and_worker_run_a_job_and_end_cleanly(tmp_path: Path, processes: list
     assert (json.loads(done.stdout)["result"], json.loads(done.stdout)["progress"]) == (3, {"step": 1})
     assert re.fullmatch(rf"worker adder@\S+ takes jobs from {url}: add\n", told)
     assert first["state"] == "SUCCEEDED"
-    assert (stopped, interrupted, ended) == ((0, ""), (130, ""), (0, ""))
+    assert (stopped, interrupted) == ((0, ""), (130, ""))
+    assert ended[0] == 0  # a folder in memory has been warned of
+
+
+def test_a_plane_on_a_store_that_keeps_nothing_works_and_says_so(tmp_path: Path, processes: list[Process]) -> None:
+    up = Process("up", "--port", "0", "--store", "sqlite:///:memory:", cwd=tmp_path)
+    processes.append(up)
+
+    told = [up.line(), up.line()]
+
+    assert told[0].startswith("holdfast is up at ")
+    assert "store.not_safe code=not-kept" in told[1]
+    assert up.end() == (0, "")
 
 
 def test_a_worker_whose_plane_is_away_says_so_while_it_waits(tmp_path: Path, processes: list[Process]) -> None:
