@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import click
 
 from holdfast.cli.connect import Connection, with_plane
-from holdfast.cli.output import Column, json_value, moment, print_row, printable, text
+from holdfast.cli.output import Column, json_value, members, moment, print_row, printable, text
 from holdfast.cli.refusals import Failed, TookTooLong
 from holdfast.cli.repeat import Paging, none_of, show_page, with_pages, with_watch
 from holdfast.core.states import LIVE, TERMINAL, Risk, State
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _ATTEMPTS: Column = ("attempts", lambda row: f"{row['attempts']}/{row['max_attempts']}")
 _STATE: Column = ("state", lambda row: f"{row['state']} (frozen)" if row["frozen"] else row["state"])
 _LINE = [text("id"), text("topic"), _STATE, _ATTEMPTS, text("worker"), moment("since")]
-_EVENT = [moment("at"), text("kind"), text("state"), text("attempt"), json_value("detail")]
+_EVENT = [moment("at"), text("kind"), text("state"), text("attempt"), members("detail")]
 _STREAM_WIDTHS = {"at": 24, "job_id": 32, "kind": 20, "state": 10}
 _SEE = "`holdfast job list` shows what there is"
 
