@@ -78,6 +78,18 @@ def test_what_cannot_be_asked_is_exit_code_2(plane: Plane, arguments: list[str])
 
 
 @pytest.mark.parametrize(
+    ("written", "hint"),
+    [(b"like this", "needs its quotes"), (b"\xff\xfe", "text in UTF-8"), (b"[" * 100_000, "nested too deeply")],
+)
+def test_a_payload_that_is_no_json_is_told_why(plane: Plane, tmp_path: Path, written: bytes, hint: str) -> None:
+    (tmp_path / "payload").write_bytes(written)
+
+    refused = plane.shell("job", "submit", "mail", "--payload", f"@{tmp_path}/payload")
+
+    assert hint in refused.stderr
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         ["job", "get", "nobody"],

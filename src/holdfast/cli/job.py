@@ -49,7 +49,11 @@ class Json(click.ParamType[Any]):
             return decode(self._read(value))
         except OSError as error:
             self.fail(f"{value[1:]}: {error.strerror}", param, ctx)
-        except (DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except RecursionError:
+            self.fail("the JSON is nested too deeply", param, ctx)
+        except UnicodeDecodeError as error:
+            self.fail(f"not JSON, which is text in UTF-8: {error}", param, ctx)
+        except DecodeError as error:
             self.fail(f"not JSON: {error}. A text needs its quotes: '\"like this\"'", param, ctx)
 
     @staticmethod
