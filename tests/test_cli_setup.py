@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from plane_shell import Plane, one_line, plane_in_thread
@@ -75,6 +76,21 @@ def test_completion_is_a_script_for_the_shell(shell: str) -> None:
 
     assert done.exit_code == 0
     assert f"_HOLDFAST_COMPLETE={shell}_complete" in done.stdout
+
+
+@pytest.mark.parametrize("group", [[], ["job"], ["worker"], ["policy", "matrix"]])
+def test_help_names_every_command_with_a_whole_sentence(group: list[str]) -> None:
+    shown = CliRunner().invoke(cli, [*group, "--help"]).stdout
+    listed: click.Command = cli
+    for name in group:
+        assert isinstance(listed, click.Group)
+        listed = listed.commands[name]
+
+    assert isinstance(listed, click.Group)
+    for name, command in listed.commands.items():
+        assert re.search(rf"^  {name} +\S", shown, re.MULTILINE)
+        assert command.short_help
+        assert command.short_help in " ".join(shown.split())
 
 
 def test_help_is_fast_because_it_loads_nothing() -> None:
