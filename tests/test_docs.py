@@ -101,12 +101,25 @@ def test_example_runs(example: Example, running: dict[str, servers.Server | None
         if address in text:
             is_bus = backend == "nats"
             text = text.replace(address, nats_url(running) if is_bus else make_backend(backend, running, tmp_path).url)
-    script = tmp_path / "example.py"
-    script.write_text(text)
+    run_script(text, folder=tmp_path)
+
+
+def test_scripts_for_newcomers_run_in_one_folder_and_again(tmp_path: Path) -> None:
+    """As somebody new runs them: the front page first, then the tutorials, and what was interesting once more."""
+    wanted = [ROOT / "README.md", ROOT / "docs/tutorial/first-lock.md", ROOT / "docs/tutorial/first-job.md"]
+    scripts = [example.script for page in wanted for example in examples() if example.page == page]
+    assert len(scripts) > len(wanted)
+
+    for script in [*scripts, *scripts]:
+        run_script(script, folder=tmp_path)
+
+
+def run_script(text: str, *, folder: Path) -> None:
+    (folder / "example.py").write_text(text)
 
     done = subprocess.run(
-        [sys.executable, "-W", "error", script.name],
-        cwd=tmp_path,
+        [sys.executable, "-W", "error", "example.py"],
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=EXAMPLE_S_MAX,
