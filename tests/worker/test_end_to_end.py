@@ -99,6 +99,13 @@ async def test_a_message_that_is_cut_keeps_the_line_it_came_from(url: str, clien
     assert re.search(r"x \(tasks.py:\d+\)$", job["error"]["message"])
 
 
+async def test_a_result_that_is_no_number_is_not_kept_as_nothing(url: str, client: Client) -> None:
+    async with serving(TASKS, url=url, slots=1):
+        job = await client.run("not-json", "nan")
+
+    assert (job["state"], job["error"]["code"], job["attempts"]) == ("FAILED", "result-not-json", 1)
+
+
 async def test_what_no_json_can_carry_fails_its_job_and_nothing_else(url: str, client: Client) -> None:
     async with serving(TASKS, url=url, slots=1):
         topics = ["undecodable", "undecodable.thread", "undecodable.async"]

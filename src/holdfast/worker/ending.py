@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from holdfast.core.plain_json import to_json
 from holdfast.worker.errors import AttemptOver, EffectAbsent, EffectUnknown, Fatal
 from holdfast.worker.wire import Done
 
@@ -34,7 +33,7 @@ def ended(result: Callable[[], Any]) -> Done:
     except BaseException as error:  # noqa: BLE001  (a handler's SystemExit ends the handler, not its process)
         return _raised(error, _code(error))
     try:
-        return Done("succeeded", msgspec.json.encode(value))
+        return Done("succeeded", to_json(value))
     except Exception as error:  # noqa: BLE001  (what is encoded is the handler's, down to the fields of its objects)
         return failed("result-not-json", _words(error), retryable=False)
 
