@@ -75,6 +75,7 @@ async def test_failures_are_told_by_class_and_retried_unless_fatal(
         ("undecodable.async", "FileNotFoundError: report-?.csv"),
         ("wordless.thread", "Wordless"),
         ("not-json", "result-not-json"),
+        ("fatal", "\nFatal: never again (tasks.py:"),
         ("long-words", "in long_words"),
     ],
 )

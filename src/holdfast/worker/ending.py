@@ -44,7 +44,9 @@ def failed(code: str, message: str, *, retryable: bool = True, trace: str = "") 
 
 
 def _raised(error: BaseException, code: str, *, retryable: bool = True) -> Done:
-    return failed(code, told(error), retryable=retryable, trace=_traceback(error))
+    # Who raises Fatal, and has not caught anything before, has said all there is to say.
+    is_said = isinstance(error, Fatal) and error.__cause__ is None
+    return failed(code, told(error), retryable=retryable, trace="" if is_said else _traceback(error))
 
 
 def _sayable(text: str) -> str:
