@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from worker_plane import connected, plane
 
-from holdfast.worker import BrokenWorker, Job, Worker, serving
+from holdfast.worker import BrokenWorker, Job, Options, Worker, serving
+from holdfast.worker.worker import WorkerOptions
 
 PLANE = "http://127.0.0.1:1"
 
@@ -41,9 +43,16 @@ def test_longest_family_is_chosen() -> None:
 
 
 @pytest.mark.parametrize("options", [{"slots": 0}, {"name": "no spaces"}, {"backlog": -1}, {"jobs_per_child": 0}])
-def test_impossible_options_are_refused(options: dict[str, object]) -> None:
+def test_impossible_options_are_refused(options: WorkerOptions) -> None:
     with pytest.raises(ValueError, match="worker"):
         Worker(PLANE, **options)
+
+
+def test_type_checkers_know_every_option() -> None:
+    known = get_type_hints(Options)
+    del known["url"]
+
+    assert get_type_hints(WorkerOptions) == known
 
 
 async def test_worker_that_children_cannot_find_says_what_to_do() -> None:

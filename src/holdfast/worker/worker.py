@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 from holdfast import tracing
 from holdfast.core.family import fits
@@ -75,10 +75,25 @@ class Options:
         return asdict(self)
 
 
+class WorkerOptions(TypedDict, total=False):
+    """`Options` once more, for editors and type checkers: they see no fields through `**`."""
+
+    name: str
+    pool: str
+    slots: int
+    backlog: int
+    labels: Mapping[str, str]
+    drain_s: float
+    cancel_grace_s: float
+    jobs_per_child: int
+    health: str
+    api_key: str
+
+
 class Worker:
     """Everything after `url` is a keyword of `Options`; the module that declares it runs in every child process."""
 
-    def __init__(self, url: str = PLANE, **options: Any) -> None:
+    def __init__(self, url: str = PLANE, **options: Unpack[WorkerOptions]) -> None:
         self.options = Options(url=url, **options)
         self._tasks: dict[str, Task] = {}
         self._module: str = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001  (where children find it)
