@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -77,6 +78,18 @@ def test_what_cannot_be_asked_is_exit_code_2(plane: Plane, arguments: list[str])
 
 
 @pytest.mark.parametrize(
+    ("written", "hint"),
+    [(b"like this", "needs its quotes"), (b"\xff\xfe", "text in UTF-8"), (b"[" * 100_000, "nested too deeply")],
+)
+def test_a_payload_that_is_no_json_is_told_why(plane: Plane, tmp_path: Path, written: bytes, hint: str) -> None:
+    (tmp_path / "payload").write_bytes(written)
+
+    refused = plane.shell("job", "submit", "mail", "--payload", f"@{tmp_path}/payload")
+
+    assert hint in refused.stderr
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         ["job", "get", "nobody"],
@@ -118,6 +131,20 @@ def test_waiting_tells_success_failure_and_patience_apart(plane: Plane) -> None:
     assert submitted.exit_code == 6
 
 
+def test_who_waits_for_nobody_is_told(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["holdfast.cli.job"], "_PATIENCE_S", 0.05)
+
+    waiting = plane.shell("job", "submit", "nobodys-topic", "--session", "s", "--wait-timeout", "0.2")
+    job = waiting.stderr.splitlines()[0].removeprefix("submitted ")
+    looked = plane.shell("job", "get", job)
+
+    hint = f"holdfast why job {job}"
+    assert f"it waits: no worker of pool default takes topic nobodys-topic (`{hint}`)" in waiting.stderr
+    assert hint in waiting.stderr.splitlines()[-1]
+    assert hint in looked.stderr
+    assert ["session", "s"] in [line.split() for line in looked.stdout.splitlines()]
+
+
 def test_watch_and_events_tell_the_whole_life(plane: Plane) -> None:
     job = plane.ended("watched", "watched-1", "succeeded", result=1)
 
@@ -136,6 +163,7 @@ def test_watch_and_events_tell_the_whole_life(plane: Plane) -> None:
         "job.succeeded",
     ]
     assert [event["kind"] for event in listed] == kinds
+    assert "  1  worker=watched-1" in narrowed.stdout
     assert [event["kind"] for event in plane.json("job", "events", job, "--cursor", cursor)] == kinds[1:]
 
 

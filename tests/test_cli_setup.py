@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from plane_shell import Plane, one_line, plane_in_thread
@@ -76,6 +78,21 @@ def test_completion_is_a_script_for_the_shell(shell: str) -> None:
     assert f"_HOLDFAST_COMPLETE={shell}_complete" in done.stdout
 
 
+@pytest.mark.parametrize("group", [[], ["job"], ["worker"], ["policy", "matrix"]])
+def test_help_names_every_command_with_a_whole_sentence(group: list[str]) -> None:
+    shown = CliRunner().invoke(cli, [*group, "--help"]).stdout
+    listed: click.Command = cli
+    for name in group:
+        assert isinstance(listed, click.Group)
+        listed = listed.commands[name]
+
+    assert isinstance(listed, click.Group)
+    for name, command in listed.commands.items():
+        assert re.search(rf"^  {name} +\S", shown, re.MULTILINE)
+        assert command.short_help
+        assert command.short_help in " ".join(shown.split())
+
+
 def test_help_is_fast_because_it_loads_nothing() -> None:
     unwanted = ["asyncio", "apsw", "httpx2", "msgspec", "starlette", "uvicorn", "holdfast.client", "holdfast.locks"]
     script = (
@@ -137,6 +154,7 @@ def test_up_and_worker_run_a_job_and_end_cleanly(tmp_path: Path, processes: list
     done = CliRunner(env={"HOLDFAST_URL": url, "HOLDFAST_API_KEY": None}).invoke(
         cli, ["job", "submit", "add", "--payload", "[1, 2]", "--wait-timeout", "30", "-o", "json"]
     )
+    told = worker.line()
     stopped = worker.end()
     watching = Process("job", "list", "--watch", "-o", "jsonl", cwd=tmp_path, HOLDFAST_URL=url)
     processes.append(watching)
@@ -146,8 +164,32 @@ def test_up_and_worker_run_a_job_and_end_cleanly(tmp_path: Path, processes: list
 
     assert done.exit_code == 0, done.output
     assert (json.loads(done.stdout)["result"], json.loads(done.stdout)["progress"]) == (3, {"step": 1})
+    assert re.fullmatch(rf"worker adder@\S+ takes jobs from {url}: add\n", told)
     assert first["state"] == "SUCCEEDED"
-    assert (stopped, interrupted, ended) == ((0, ""), (130, ""), (0, ""))
+    assert (stopped, interrupted) == ((0, ""), (130, ""))
+    assert ended[0] == 0  # a folder in memory has been warned of
+
+
+def test_a_plane_on_a_store_that_keeps_nothing_works_and_says_so(tmp_path: Path, processes: list[Process]) -> None:
+    up = Process("up", "--port", "0", "--store", "sqlite:///:memory:", cwd=tmp_path)
+    processes.append(up)
+
+    told = [up.line(), up.line()]
+
+    assert told[0].startswith("holdfast is up at ")
+    assert "store.not_safe code=not-kept" in told[1]
+    assert up.end() == (0, "")
+
+
+def test_a_worker_whose_plane_is_away_says_so_while_it_waits(tmp_path: Path, processes: list[Process]) -> None:
+    (tmp_path / "sums.py").write_text(TASKS)
+    worker = Process("worker", "sums.py:worker", "--url", "http://127.0.0.1:9", cwd=tmp_path)
+    processes.append(worker)
+
+    told = worker.line()
+
+    assert "worker.not_registered url=http://127.0.0.1:9 error=hello: " in told
+    assert worker.end()[0] == 0
 
 
 def test_up_says_what_is_wrong_in_one_line(plane: Plane, tmp_path: Path) -> None:
@@ -186,6 +228,13 @@ def test_a_worker_that_cannot_be_found_is_exit_code_2(tmp_path: Path, target: st
 
     assert done.returncode == 2, done.stderr
     assert done.stderr.splitlines()[-1].startswith("Error: ")
+
+
+def test_a_module_without_its_worker_is_told_how_to_name_it() -> None:
+    done = CliRunner().invoke(cli, ["worker", "sums"])
+
+    assert done.exit_code == 2
+    assert "holdfast worker sums:worker" in done.stderr
 
 
 def test_a_worker_with_the_wrong_api_key_is_exit_code_5(plane: Plane, tmp_path: Path) -> None:

@@ -55,11 +55,13 @@ def test_webhook_from_the_cradle_to_the_grave(plane: Plane) -> None:
     [listed] = plane.json("webhook", "list")
     posted = plane.json("webhook", "test", "ops")
     [line] = plane.json("webhook", "log", "ops")
+    shown = plane.shell("webhook", "test", "ops").stdout
 
     assert "whsec_" in added.stdout
     assert "not shown again" in added.stderr
     assert (listed["events"], "whsec_" in str(listed)) == (["run.*", "job.failed"], False)
     assert line["id"] == posted["id"]
+    assert [row.split()[0] for row in shown.splitlines()].count("tries") == 1
     assert plane.json("webhook", "rotate", "ops")["secret"] not in added.stdout
     assert plane.json("webhook", "enable", "ops")["enabled"]
     assert plane.shell("webhook", "retry", posted["id"]).exit_code != 0

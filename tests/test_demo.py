@@ -78,9 +78,10 @@ def test_demo_shows_every_kind_of_end_and_ends_tidily(demo: subprocess.Popen[str
         until(lambda: {worker.id for worker in client.workers().items} - before)  # it is started again
 
     demo.send_signal(signal.SIGINT)
-    demo.communicate(timeout=30)
+    _, later = demo.communicate(timeout=30)
 
     assert demo.returncode == 0
+    assert "attempt.failed" not in later  # what to try would be gone from the screen
     assert not any(runs(pid) for pid in pids)
     assert [p for p in Path("/proc").glob("[0-9]*/cmdline") if url.encode() in p.read_bytes()] == []
     assert list(tmp_path.iterdir()) == [], "neither its own store nor the one of the environment"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
@@ -15,7 +16,8 @@ from holdfast import tracing
 from holdfast.buses import open_bus
 from holdfast.buses.outbox import OutboxBus
 from holdfast.config import Settings
-from holdfast.errors import Invalid
+from holdfast.core.promises import Severity, judge
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.flow.renewals import RenewalLog
 from holdfast.gateway.app import build
 from holdfast.gateway.keys import Keys
@@ -29,9 +31,11 @@ from holdfast.observed import observed
 from holdfast.ports import Bus
 from holdfast.posting import posting
 from holdfast.roles import ALL, Role
-from holdfast.stores import is_shared, lock_prefix, open_store
+from holdfast.stores import inspect_store, is_shared, lock_prefix, open_store
 from holdfast.telemetry import Telemetry
 from holdfast.wiring import CLASSES, Wiring
+
+logger = logging.getLogger("holdfast")
 
 
 @contextlib.asynccontextmanager
@@ -144,7 +148,20 @@ async def up(
     async with serving(settings, roles=roles, bus=bus) as url:
         _collect_less()
         announce(url)
+        await _warn_of_broken_promises(settings.store)
         await stop.wait()
+
+
+async def _warn_of_broken_promises(store: str) -> None:
+    """Who starts a plane need not have asked `holdfast doctor`, and should not hear it from a loss of power."""
+    try:
+        found = await inspect_store(store, runtime=SYSTEM)
+    except HoldfastError:
+        return  # it was there a moment ago; whoever needs it says so
+    for ailment in judge("store", found):
+        if ailment.severity is Severity.BROKEN:
+            event = {"event": "store.not_safe", "code": ailment.code}
+            logger.warning("store.not_safe code=%s %s. %s", ailment.code, ailment.summary, ailment.fix, extra=event)
 
 
 def _collect_less() -> None:

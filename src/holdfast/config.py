@@ -44,10 +44,10 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.core.people import People
 from holdfast.core.retention import Retention
@@ -59,7 +59,12 @@ from holdfast.core.topic import Topic, Topics
 from holdfast.errors import Invalid
 from holdfast.locks.stores import shown as without_password
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_KINDS: dict[type, str] = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+_Values = dict[str, Any]
 SECTIONS = ("plane", "topics", "tenants", "people", "webhooks", "policy", "retention")
 
 
@@ -118,29 +123,35 @@ class Settings:
             raise Invalid(f"run_renewal_failure must be fence or continue, not {self.run_renewal_failure!r}")
 
 
+_KIND_BY_NAME = {f.name: type(f.default) for f in fields(Settings) if f.default is not MISSING}
+
+
 def load(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
-    """The settings in force. Unknown names are errors that list the known ones."""
-    document = _read(path)
-    values: dict[str, Any] = dict(document.get("plane", {}))
-    known = {f.name: type(f.default) for f in fields(Settings) if f.default is not MISSING}
-    for name, kind in known.items():
+    """The settings in force. A name in the file that is unknown is an error that lists the known ones."""
+    values = _from_file(path)
+    for name, kind in _KIND_BY_NAME.items():
         from_environment = _given(name)
         if from_environment is not None:
             values[name] = _converted(name, from_environment, kind)
     values.update({name: value for name, value in (flags or {}).items() if value is not None})
-    unknown = sorted(values.keys() - known.keys())
-    if unknown:
-        raise Invalid(f"no such setting: {', '.join(unknown)} (there are: {', '.join(sorted(known))})")
-    declared = tuple(_topic(name, options) for name, options in document.get("topics", {}).items())
-    return Settings(
-        **values,
-        topics=Topics(declared),
-        tenants=Quotas({name: _quota(name, options) for name, options in document.get("tenants", {}).items()}),
-        people=People(document.get("people", {})),
-        webhooks=_webhooks(document.get("webhooks", {})),
-        retention=_retention(document.get("retention", {})),
-        policy=_policy(path, document.get("policy", {})),
-    )
+    return Settings(**values)
+
+
+def _from_file(path: Path | None) -> _Values:
+    """What the file says, each section as what it is made into. Errors name the file."""
+    sections: _Values = {name: {} for name in SECTIONS} | _read(path)
+    try:
+        return {
+            **_table("plane", sections["plane"], Settings, besides={*SECTIONS, "api_key"}),
+            "topics": Topics(tuple(_topic(name, options) for name, options in sections["topics"].items())),
+            "tenants": Quotas({name: _quota(name, options) for name, options in sections["tenants"].items()}),
+            "people": People(sections["people"]),
+            "webhooks": WebhookSettings(**_table("webhooks", sections["webhooks"], WebhookSettings)),
+            "retention": _retention(sections["retention"]),
+            "policy": _policy(path, sections["policy"]),
+        }
+    except Invalid as error:
+        raise Invalid(f"{path}: {error}") from error
 
 
 class Shown(NamedTuple):
@@ -224,70 +235,77 @@ def _read(path: Path | None) -> dict[str, Any]:
         document = tomllib.loads(path.read_text())
     except OSError as error:
         raise Invalid(f"{path}: {error.strerror}; name an existing file with --config") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # bytes that are no text are one as well
         raise Invalid(f"{path}: not valid TOML: {error}") from error
     unknown = sorted(document.keys() - set(SECTIONS))
     if unknown:
         raise Invalid(f"{path}: no such section: {', '.join(unknown)} (there are: {', '.join(SECTIONS)})")
+    for name, section in document.items():
+        if not isinstance(section, dict):
+            raise Invalid(f"{path}: {name} must be a section, [{name}], not {section!r}")
     if "api_key" in document.get("plane", {}):
         raise Invalid(f"{path}: keep the API key out of files: set HOLDFAST_API_KEY")
     return document
 
 
-def _topic(name: str, options: dict[str, Any]) -> Topic:
-    _refuse_unknown(f"topic {name!r}", options, {f.name for f in fields(Topic)} - {"name"})
-    values = dict(options)
+def _topic(name: str, options: object) -> Topic:
+    where = f"topic {name!r}"
+    values = _table(where, options, Topic, besides={"name"})
     try:
         if "risk" in values:
-            values["risk"] = Risk(values["risk"])
+            values["risk"] = _risk(values["risk"])
         if "backoff" in values:
-            values["backoff"] = Backoff(**values["backoff"])
+            values["backoff"] = Backoff(**_table(f"{where}: backoff", values["backoff"], Backoff))
         if "schema" in values:
             values["schema"] = compile_schema(values["schema"])
         return Topic(name=name, **values)
-    except (ValueError, TypeError) as error:
-        raise Invalid(f"topic {name!r}: {error}") from error
+    except ValueError as error:
+        raise Invalid(f"{where}: {error}") from error
 
 
-def _quota(name: str, options: dict[str, Any]) -> Quota:
-    _refuse_unknown(f"tenant {name!r}", options, {f.name for f in fields(Quota)})
+def _risk(value: str) -> Risk:
+    if value not in list(Risk):
+        raise ValueError(f"risk must be one of {', '.join(Risk)}, not {value!r}")
+    return Risk(value)
+
+
+def _quota(name: str, options: object) -> Quota:
     try:
-        return Quota(**options)
-    except (ValueError, TypeError) as error:
+        return Quota(**_table(f"tenant {name!r}", options, Quota))
+    except ValueError as error:
         raise Invalid(f"tenant {name!r}: {error}") from error
 
 
-def _webhooks(options: dict[str, Any]) -> WebhookSettings:
-    _refuse_unknown("webhooks", options, {f.name for f in fields(WebhookSettings)})
-    if not isinstance(options.get("allow_private", False), bool):
-        raise Invalid("webhooks: allow_private must be true or false")
-    return WebhookSettings(**options)
-
-
-def _retention(options: dict[str, Any]) -> Retention:
-    _refuse_unknown("retention", options, {f.name for f in fields(Retention)})
+def _retention(options: object) -> Retention:
     try:
-        return Retention(**options)
-    except (ValueError, TypeError) as error:
+        return Retention(**_table("retention", options, Retention))
+    except ValueError as error:
         raise Invalid(f"retention: {error}") from error
 
 
-def _policy(path: Path | None, options: dict[str, Any]) -> PolicySettings:
-    _refuse_unknown("policy", options, {f.name for f in fields(PolicySettings)})
-    file = options.get("file", "")
-    if not isinstance(file, str):
-        raise Invalid("policy: file must be a path")
+def _policy(path: Path | None, options: object) -> PolicySettings:
+    file = PolicySettings(**_table("policy", options, PolicySettings)).file
     return PolicySettings(file=str(path.parent / file) if path is not None and file else file)
 
 
-def _refuse_unknown(section: str, options: dict[str, Any], known: set[str]) -> None:
-    unknown = sorted(options.keys() - known)
+def _table(where: str, options: object, kind: type[DataclassInstance], *, besides: Collection[str] = ()) -> _Values:
+    """The values of one table of the file, each of them a setting of `kind` and of the kind that its default has."""
+    if not isinstance(options, dict):
+        raise Invalid(f"{where}: must be a table of settings, not {options!r}")
+    defaults = {f.name: f.default for f in fields(kind) if f.name not in besides}
+    unknown = sorted(options.keys() - defaults.keys())
     if unknown:
-        raise Invalid(f"{section}: no such setting: {', '.join(unknown)} (there are: {', '.join(sorted(known))})")
+        raise Invalid(f"{where}: no such setting: {', '.join(unknown)} (there are: {', '.join(sorted(defaults))})")
+    for name, value in options.items():
+        wanted = type(defaults[name])
+        # TOML has its own types, and `true` is no number in it: only a whole one may stand for one with a fraction.
+        if wanted in _KINDS and type(value) is not wanted and (wanted, type(value)) != (float, int):
+            raise Invalid(f"{where}: {name} must be {_KINDS[wanted]}, not {value!r}")
+    return dict(options)
 
 
 def _converted(name: str, text: str, kind: type) -> object:
     try:
         return kind(text)
     except ValueError as error:
-        raise Invalid(f"HOLDFAST_{name.upper()} must be a {kind.__name__}") from error
+        raise Invalid(f"HOLDFAST_{name.upper()} must be {_KINDS[kind]}, not {text!r}") from error

@@ -1,6 +1,8 @@
-"""What becomes of deliveries that nobody begins."""
+"""What becomes of deliveries that nobody begins, and of jobs whose time is over."""
 
 from __future__ import annotations
+
+import asyncio
 
 import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
@@ -28,3 +30,17 @@ async def test_delivery_that_ends_its_worker_before_it_has_begun_is_not_repeated
         letters = await stage.inner.list_dead_letters(ACME, before=None, limit=10)
         assert [letter.reason for letter in letters] == (["never-started"] if state is State.FAILED else [])
         await check_plane(stage, all_ended=state is State.FAILED)
+
+
+@on_virtual_time
+async def test_a_job_that_was_ended_says_to_people_why(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        job = await stage.submit(timeout_s=5)
+        await asyncio.sleep(6)
+        await stage.reconciler.tick()
+        await stage.replayer.tick()
+
+        assert (await stage.job(job.id)).error == {
+            "code": "deadline-passed",
+            "message": "the time that its submitter gave it was over; it was SCHEDULED",
+        }

@@ -35,6 +35,16 @@ async def test_both_clients_say_the_same(served: Served) -> None:
     assert (await served.client.get(job_id)).state == state == "CANCELLED"
 
 
+async def test_a_payload_that_is_no_json_is_not_sent(served: Served) -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        await served.client.submit("t", {"score": float("nan")})
+    with pytest.raises(ValueError, match="NaN"):
+        await served.client.start_run("w", [float("inf")])
+    with pytest.raises(TypeError):
+        await served.client.submit("t", object())
+    assert (await served.client.list()).items == []
+
+
 async def test_refusals_are_raised_as_their_classes(served: Served) -> None:
     job = await served.client.submit("t", idempotency_key="k")
 

@@ -42,6 +42,24 @@ async def test_key_is_per_tenant(served: Served) -> None:
     assert (stolen.status_code, stolen.json()["code"]) == (404, "not-found")
 
 
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ({"topic": "not a topic"}, "Expected at most 128 letters, digits and _.:@/-"),
+        ({"risk": "lo"}, "Expected one of low, medium, high - at `$.risk`"),
+        (
+            {"labels": {"a b": "c"}},
+            "letters, digits and _.:@/-, the first a letter or a digit - at `key` in `$.labels`",
+        ),
+    ],
+)
+async def test_what_a_field_must_be_is_told_in_words(served: Served, field: dict[str, Any], words: str) -> None:
+    answer = await served.post("/v1/jobs", {"topic": "t", **field})
+
+    assert answer.status_code == 422
+    assert words in answer.json()["detail"]
+
+
 async def test_batch_answers_for_each_member(served: Served) -> None:
     members: list[dict[str, Any]] = [
         {"topic": "t", "idempotency_key": "a"},

@@ -107,7 +107,7 @@ async def test_publishing_over_another_version_is_412(served: Served) -> None:
         ({"document": {"format": 1}, "reason": "x"}, "default is missing"),
         ({"document": {**DOCUMENT, "rulez": []}, "reason": "x"}, "rulez: no such field here"),
         ({"document": [], "reason": "x"}, "document: Expected `object`"),
-        ({"document": DOCUMENT, "reason": " "}, "matching regex"),
+        ({"document": DOCUMENT, "reason": " "}, "Expected a text that says something - at `$.reason`"),
         ({"document": DOCUMENT}, "missing required field `reason`"),
         (
             {"document": {**DOCUMENT, "rules": [{"name": "a", "action": "allow", "when": "1 +"}]}, "reason": "x"},

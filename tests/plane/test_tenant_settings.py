@@ -1,4 +1,4 @@
-"""Settings of tenants and webhooks: read, shown, and refused where they make no sense."""
+"""Settings of topics, tenants and webhooks: read, shown, and refused where they make no sense."""
 
 from __future__ import annotations
 
@@ -45,8 +45,36 @@ def test_quotas_and_limits_of_topics_are_read_and_shown(tmp_path: Path) -> None:
         ("[webhooks]\nallow_private = 1\n", "true or false"),
         ("[webhooks]\nprivate = true\n", "allow_private"),
         ('[topics."t"]\nrunning_max = -1\n', "0 or more"),
+        ('[topics."t"]\nmax_attempts = "5"\n', "topic 't': max_attempts must be a whole number, not '5'"),
+        ('[topics."t"]\nmax_attempts = 0\n', "at least 1"),
+        ('[topics."t"]\nlease_s = 0\n', "more than 0"),
+        ('[topics."t"]\nlease_s = true\n', "lease_s must be a number"),
+        ('[topics."t"]\nrisk = "lo"\n', "low, medium, high"),
+        ('[topics."t"]\nbackoff = {first = 1}\n', "first_s"),
+        ('[topics."t"]\nbackoff = 1\n', "must be a table"),
+        ('[topics."t"]\nschema = 5\n', "topic 't'"),
+        ("[topics]\nt = 5\n", "must be a table"),
+        ("topics = 5\n", r"must be a section, \[topics\]"),
+        ('[plane]\nport = "7070"\n', "plane: port must be a whole number"),
+        ("[plane]\nprot = 7070\n", "no such setting: prot"),
+        ("[retention]\nfinished_jobs_s = '30 days'\n", "finished_jobs_s must be a number"),
+        ("[policy]\nfile = 1\n", "file must be a text"),
+        ("[people]\nbob = 1\n", "holdfast key new bob"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, text: str, word: str) -> None:
-    with pytest.raises(Invalid, match=word):
+    with pytest.raises(Invalid, match=word) as refused:
         load(written(tmp_path, text))
+    assert str(refused.value).startswith(str(tmp_path / "plane.toml"))  # of several files, one is to be changed
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "plane.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(Invalid, match="not valid TOML"):
+        load(tmp_path / "plane.toml")
+
+
+def test_what_the_environment_says_is_checked_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_PORT", "abc")
+    with pytest.raises(Invalid, match="HOLDFAST_PORT must be a whole number, not 'abc'"):
+        load()

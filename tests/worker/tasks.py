@@ -62,6 +62,11 @@ def raise_(job: SyncJob) -> None:
     raise KeyError("no such customer")
 
 
+@worker.task("long-words")
+def long_words(job: SyncJob) -> None:
+    raise ValueError("x" * 10_000)
+
+
 @worker.task("fatal")
 def fatal(job: SyncJob) -> None:
     raise Fatal("never again")
@@ -69,7 +74,7 @@ def fatal(job: SyncJob) -> None:
 
 @worker.task("not-json")
 def not_json(job: SyncJob) -> object:
-    return object()
+    return float("nan") if job.payload == "nan" else object()
 
 
 UNDECODABLE = os.fsdecode(b"report-\xff.csv")

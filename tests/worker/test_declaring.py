@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from worker_plane import connected, plane
 
-from holdfast.worker import BrokenWorker, Job, Worker, serving
+from holdfast.worker import BrokenWorker, Job, Options, Worker, serving
+from holdfast.worker.worker import WorkerOptions
 
 PLANE = "http://127.0.0.1:1"
 
@@ -41,9 +43,16 @@ def test_longest_family_is_chosen() -> None:
 
 
 @pytest.mark.parametrize("options", [{"slots": 0}, {"name": "no spaces"}, {"backlog": -1}, {"jobs_per_child": 0}])
-def test_impossible_options_are_refused(options: dict[str, object]) -> None:
+def test_impossible_options_are_refused(options: WorkerOptions) -> None:
     with pytest.raises(ValueError, match="worker"):
         Worker(PLANE, **options)
+
+
+def test_type_checkers_know_every_option() -> None:
+    known = get_type_hints(Options)
+    del known["url"]
+
+    assert get_type_hints(WorkerOptions) == known
 
 
 async def test_worker_that_children_cannot_find_says_what_to_do() -> None:
@@ -58,8 +67,11 @@ async def test_worker_that_children_cannot_find_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        ("import no_such_module", "ModuleNotFoundError"),
-        ("worker = 1", "is not a Worker"),
+        ("\nimport no_such_module", r"cannot be loaded: ModuleNotFoundError: .*no_such_module' \(broken.py:2\)$"),
+        ("def f(:", r"SyntaxError: invalid syntax \(broken.py, line 1\)$"),
+        ("worker = 1", "'worker' in it is not a Worker. Name it as"),
+        ("from holdfast.worker import Worker; Worker().task(print)", "write @worker.task"),
+        ("from holdfast.worker import Worker; Worker().task('t', isolation='fork')", "process, async, thread"),
         ("from holdfast.worker import Worker; worker = Worker()", "has no task"),
         ("import os; os._exit(7)", "exited with 7"),
     ],
@@ -70,6 +82,14 @@ async def test_module_that_cannot_be_loaded_is_told_at_the_start(tmp_path: Path,
 
     with pytest.raises(BrokenWorker, match=why):
         async with serving(f"{file}:worker", url=PLANE):
+            pass
+
+
+@pytest.mark.parametrize("target", ["no_such_module:worker", "no_such.package:worker", "no_such_file.py:worker"])
+async def test_a_target_that_is_not_there_is_told_by_name_and_how_to_name_one(target: str) -> None:
+    place = target.partition(":")[0]
+    with pytest.raises(BrokenWorker, match=rf"^{place}: no such (module|file).* Name it as MODULE:WORKER"):
+        async with serving(target, url=PLANE):
             pass
 
 

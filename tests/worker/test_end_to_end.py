@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -72,6 +73,45 @@ async def test_failures_are_told_by_class_and_retried_unless_fatal(
         job = await client.run(topic, max_attempts=2)
 
     assert (job["state"], job["error"]["code"], job["attempts"]) == ("FAILED", code, attempts)
+
+
+@pytest.mark.parametrize(
+    ("topic", "evidence"),
+    [
+        ("raise", "in raise_\n    raise KeyError(\"no such customer\")\nKeyError: 'no such customer'"),
+        ("undecodable.async", "FileNotFoundError: report-?.csv"),
+        ("wordless.thread", "Wordless"),
+        ("not-json", "result-not-json"),
+        ("fatal", "\nFatal: never again (tasks.py:"),
+        ("long-words", "in long_words"),
+    ],
+)
+async def test_the_log_of_the_worker_has_the_traceback_of_the_handler_alone(
+    url: str, client: Client, caplog: pytest.LogCaptureFixture, topic: str, evidence: str
+) -> None:
+    async with serving(TASKS, url=url, slots=1):
+        job = await client.run(topic, max_attempts=1)
+        [failed] = [record.getMessage() for record in caplog.records if "attempt.failed" in record.getMessage()]
+
+    assert f"job_id={job['id']} topic={topic} attempt=1/1\n" in failed
+    assert evidence in failed
+    assert "holdfast/worker" not in failed
+    assert len(failed) < 10_000
+
+
+async def test_a_message_that_is_cut_keeps_the_line_it_came_from(url: str, client: Client) -> None:
+    async with serving(TASKS, url=url, slots=1):
+        job = await client.run("long-words", max_attempts=1)
+
+    assert job["error"]["message"].startswith("xxx")
+    assert re.search(r"x \(tasks.py:\d+\)$", job["error"]["message"])
+
+
+async def test_a_result_that_is_no_number_is_not_kept_as_nothing(url: str, client: Client) -> None:
+    async with serving(TASKS, url=url, slots=1):
+        job = await client.run("not-json", "nan")
+
+    assert (job["state"], job["error"]["code"], job["attempts"]) == ("FAILED", "result-not-json", 1)
 
 
 async def test_what_no_json_can_carry_fails_its_job_and_nothing_else(url: str, client: Client) -> None:

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,127}$(?!\n)")]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,127}$(?!\n)"
+Name = Annotated[str, Meta(pattern=NAME)]
 """Topics, pools, worker ids, effect keys. (Python's `$` alone would let a newline end the name.)"""
 Label = Annotated[str, Meta(max_length=256)]
 Labels = Annotated[dict[Name, Label], Meta(max_length=32)]

@@ -35,17 +35,32 @@ INTERRUPTED = 130
 policy.add_command(matrix)
 
 
-class _Interruptible(click.Group):
-    """Ctrl-C ends any command with the code that shells give it, and without a remark."""
+COMMANDS: dict[str, tuple[click.Command, ...]] = {
+    "Run a plane and its workers": (up, worker, gateway, scheduler, reconciler, store),
+    "Work": (job, workflow, run, schedule, webhook),
+    "What people decide": (policy, approval, effect, dead_letter, key),
+    "See how it stands": (top, why, doctor, lock, audit),
+    "When something is wrong": (incident, freeze, unfreeze, runbook, drill),
+    "This command": (config, completion),
+}
+"""As `holdfast --help` shows them: in the order in which somebody new needs them."""
 
+
+class _Root(click.Group):
     def invoke(self, ctx: click.Context) -> object:
+        """Ctrl-C ends any command with the code that shells give it, and without a remark."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, commands in COMMANDS.items():
+            with formatter.section(title):
+                formatter.write_dl([(one.name or "", one.get_short_help_str()) for one in commands], col_max=12)
 
-@click.group(cls=_Interruptible, context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group(cls=_Root, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
 def cli() -> None:
     """Locks that stay correct, and a control plane for work that must not happen twice.
@@ -54,37 +69,19 @@ def cli() -> None:
     """
 
 
-for command in (
-    up,
-    gateway,
-    scheduler,
-    reconciler,
-    worker,
-    job,
-    workflow,
-    run,
-    why,
-    doctor,
-    top,
-    approval,
-    dead_letter,
-    effect,
-    schedule,
-    webhook,
-    lock,
-    store,
-    policy,
-    key,
-    drill,
-    runbook,
-    freeze,
-    unfreeze,
-    incident,
-    audit,
-    config,
-    completion,
-):
-    cli.add_command(command)
+def _tell_first_sentences(group: click.Group) -> None:
+    """In the list of its group a command has its first sentence. Click would cut it where the line ends."""
+    for command in group.commands.values():
+        first, end, _ = " ".join((command.help or "").split("\n\n")[0].split()).partition(". ")
+        command.short_help = first + end.strip()
+        if isinstance(command, click.Group):
+            _tell_first_sentences(command)
+
+
+for section in COMMANDS.values():
+    for command in section:
+        cli.add_command(command)
+_tell_first_sentences(cli)
 
 
 def main() -> None:

@@ -7,12 +7,12 @@ from typing import Unpack
 import click
 
 from holdfast.cli.connect import Connection, with_plane
-from holdfast.cli.output import Column, json_value, moment, print_row, print_rows, text
+from holdfast.cli.output import Column, json_value, members, moment, print_row, print_rows, text
 from holdfast.cli.repeat import Paging, none_of, show_page, with_pages, with_watch
 
 _REPLAYED: Column = ("replayed_as", lambda row: row["replayed_as"] or "-")
 _LINE = [text("number"), moment("at"), text("topic"), text("reason"), text("job_id"), _REPLAYED]
-_EVENT = [moment("at"), text("kind"), text("state"), text("attempt"), json_value("detail")]
+_EVENT = [moment("at"), text("kind"), text("state"), text("attempt"), members("detail")]
 _SEE = "`holdfast dead-letter list` shows what there is"
 
 

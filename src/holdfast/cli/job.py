@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
 from holdfast.cli.connect import Connection, with_plane
-from holdfast.cli.output import Column, json_value, moment, print_row, printable, text
+from holdfast.cli.output import Column, json_value, members, moment, print_row, printable, text
 from holdfast.cli.refusals import Failed, TookTooLong
 from holdfast.cli.repeat import Paging, none_of, show_page, with_pages, with_watch
 from holdfast.core.states import LIVE, TERMINAL, Risk, State
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
 _ATTEMPTS: Column = ("attempts", lambda row: f"{row['attempts']}/{row['max_attempts']}")
 _STATE: Column = ("state", lambda row: f"{row['state']} (frozen)" if row["frozen"] else row["state"])
 _LINE = [text("id"), text("topic"), _STATE, _ATTEMPTS, text("worker"), moment("since")]
-_EVENT = [moment("at"), text("kind"), text("state"), text("attempt"), json_value("detail")]
+_EVENT = [moment("at"), text("kind"), text("state"), text("attempt"), members("detail")]
 _STREAM_WIDTHS = {"at": 24, "job_id": 32, "kind": 20, "state": 10}
 _SEE = "`holdfast job list` shows what there is"
+_PATIENCE_S = 3.0
+"""Who has waited for so long is told what for: a misspelt topic would be waited for until the end of days."""
 
 
 @click.group()
@@ -46,7 +49,11 @@ class Json(click.ParamType[Any]):
             return decode(self._read(value))
         except OSError as error:
             self.fail(f"{value[1:]}: {error.strerror}", param, ctx)
-        except (DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except RecursionError:
+            self.fail("the JSON is nested too deeply", param, ctx)
+        except UnicodeDecodeError as error:
+            self.fail(f"not JSON, which is text in UTF-8: {error}", param, ctx)
+        except DecodeError as error:
             self.fail(f"not JSON: {error}. A text needs its quotes: '\"like this\"'", param, ctx)
 
     @staticmethod
@@ -141,7 +148,10 @@ def get(connection: Connection, *, job_id: str, wait: bool, wait_timeout: float 
     if wait or wait_timeout is not None:
         _show_ended(connection, job_id, wait_timeout)
     else:
-        _show(connection.ask(lambda client: client.get(job_id), hint=_SEE), connection.output)
+        found = connection.ask(lambda client: client.get(job_id), hint=_SEE)
+        _show(found, connection.output)
+        if found.state not in TERMINAL and found.state != State.RUNNING:
+            click.echo(f"`holdfast why job {found.id}` says what it waits for", err=True)
 
 
 @job.command("list")
@@ -219,14 +229,34 @@ def retry(connection: Connection, *, job_id: str) -> None:
 
 def _show_ended(connection: Connection, job_id: str, seconds: float | None) -> None:
     try:
-        ended = connection.ask(lambda client: client.wait(job_id, timeout=seconds), hint=_SEE)
+        ended = connection.ask(lambda client: _wait(client, job_id, seconds), hint=_SEE)
     except TimeoutError as error:
-        raise TookTooLong(f"{error}. It goes on: `holdfast job get {job_id} --wait`") from error
+        then = f"`holdfast why job {job_id}` says why; it goes on: `holdfast job get {job_id} --wait`"
+        raise TookTooLong(f"{error}. {then}") from error
     except KeyboardInterrupt:
         click.echo(f"\njob {job_id} goes on: `holdfast job get {job_id} --wait`", err=True)
         raise
     _show(ended, connection.output)
     _check_success(ended)
+
+
+def _wait(client: Client, job_id: str, seconds: float | None) -> JobView:
+    if seconds is None or seconds > _PATIENCE_S:
+        with suppress(TimeoutError):
+            return client.wait(job_id, timeout=_PATIENCE_S)
+        _tell_cause(client, job_id)
+        seconds = None if seconds is None else seconds - _PATIENCE_S
+    return client.wait(job_id, timeout=seconds)
+
+
+def _tell_cause(client: Client, job_id: str) -> None:
+    from holdfast.core.why import Weight  # noqa: PLC0415
+    from holdfast.errors import HoldfastError  # noqa: PLC0415
+
+    with suppress(HoldfastError):  # the wait outlives an outage, and so must this
+        cause = client.why_job(job_id).findings[0]
+        if cause.weight in (Weight.BLOCKED, Weight.WAITING):
+            click.echo(f"it waits: {printable(cause.summary)} (`holdfast why job {job_id}`)", err=True)
 
 
 def _check_success(ended: JobView) -> None:
@@ -247,7 +277,7 @@ def _show(found: JobView, output: str) -> None:
 def _columns(row: dict[str, Any]) -> Iterator[Column]:
     """What there is to say about a job in its state."""
     yield from (text("id"), text("topic"), text("state"), moment("since"), _ATTEMPTS)
-    for name in ("worker", "replay_of", "frozen"):
+    for name in ("worker", "session", "replay_of", "frozen"):
         if row[name]:
             yield text(name)
     if row["state"] not in TERMINAL and row["cancel_requested"]:

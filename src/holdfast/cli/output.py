@@ -36,7 +36,7 @@ def print_row(row: Row, columns: Sequence[Column], output: str) -> None:
 
 
 def text(name: str) -> Column:
-    return name, lambda row: printable(str(row[name]))
+    return name, lambda row: "-" if row[name] is None else printable(str(row[name]))
 
 
 def seconds_left(name: str) -> Column:
@@ -60,10 +60,27 @@ def json_value(name: str, *, width: int = 60) -> Column:
         found = row[name]
         if found is None or found in ({}, []):
             return "-"
-        line = printable(json.dumps(found, ensure_ascii=False))
-        return line if len(line) <= width else line[: width - 1] + "…"
+        return _cut(printable(json.dumps(found, ensure_ascii=False)), width)
 
     return name, show
+
+
+def members(name: str, *, width: int = 100) -> Column:
+    """As `json_value`, of an object in the last column: `name=value` for each of its members."""
+
+    def show(row: Row) -> str:
+        told = " ".join(f"{member}={_bare(value)}" for member, value in row[name].items())
+        return _cut(printable(told), width) or "-"
+
+    return name, show
+
+
+def _bare(value: object) -> str:
+    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: width - 1] + "…"
 
 
 def age(seconds: float) -> str:

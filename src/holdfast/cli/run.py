@@ -8,7 +8,7 @@ import click
 
 from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.job import Json, print_event, with_labels, with_wait
-from holdfast.cli.output import Column, json_value, moment, print_row, print_rows, printable, text
+from holdfast.cli.output import Column, json_value, members, moment, print_row, print_rows, printable, text
 from holdfast.cli.refusals import Failed, TookTooLong
 from holdfast.cli.repeat import Paging, none_of, show_page, with_pages, with_watch
 
@@ -21,7 +21,7 @@ _STATES = ("queued", "running", "paused", "cancelling", "compensating", "succeed
 _LINE = [text("id"), text("workflow"), text("revision"), text("state"), moment("since")]
 _STEP = [text("name"), text("kind"), text("state"), text("attempt"), text("ref"), json_value("error")]
 _PLANNED = [text("id"), text("kind"), text("prospect"), json_value("case"), json_value("items"), text("why")]
-_EVENT = [moment("at"), text("kind"), text("job_id"), text("state"), text("attempt"), json_value("detail")]
+_EVENT = [moment("at"), text("kind"), text("job_id"), text("state"), text("attempt"), members("detail")]
 _SEE = "`holdfast run list` shows what there is"
 
 

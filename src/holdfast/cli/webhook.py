@@ -128,7 +128,8 @@ def retry(connection: Connection, *, post_id: str) -> None:
 def _show_post(connection: Connection, post: PostView) -> None:
     from msgspec import to_builtins  # noqa: PLC0415
 
-    print_row(to_builtins(post), [*_POST, json_value("tries", width=200)], connection.output)
+    columns = [column for column in _POST if column is not _TRIES]  # all of them, here, instead of their number
+    print_row(to_builtins(post), [*columns, json_value("tries", width=200)], connection.output)
 
 
 def _show_secret(connection: Connection, made: WebhookSecret) -> None:

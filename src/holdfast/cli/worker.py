@@ -14,6 +14,7 @@ from holdfast.cli.repeat import show_page, with_watch
 
 if TYPE_CHECKING:
     from holdfast.api import Workers
+    from holdfast.worker.supervisor import Supervisor
 
 
 _LOAD: Column = ("load", lambda row: f"{row['in_hand']}/{row['slots']}")
@@ -29,6 +30,15 @@ class _RunByDefault(click.Group):
         is_target = ":" in first or first.endswith(".py")
         is_option = first.startswith("-") and first not in ctx.help_option_names
         return super().parse_args(ctx, ["run", *args] if is_target or is_option else args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            hint = f"To run the worker of a module: `holdfast worker {args[0]}:worker`"
+            raise click.UsageError(f"{error.format_message()} {hint}", ctx) from error
 
 
 @click.group(cls=_RunByDefault, subcommand_metavar="MODULE:WORKER | COMMAND [ARGS]...")
@@ -63,11 +73,17 @@ def run(
     if url is not None:
         check_url(url, "--url, HOLDFAST_URL or the profile")
     try:
-        serve(target, url=url, name=name, pool=pool, slots=slots, health=health, api_key=api_key_given() or None)
+        chosen = {"url": url, "name": name, "pool": pool, "slots": slots, "health": health}
+        serve(target, on_ready=_tell_what_it_takes, api_key=api_key_given() or None, **chosen)
     except (BrokenWorker, ImportError, ValueError) as error:
-        raise Misused(f"{error}. Name it as MODULE:WORKER or FILE.py:WORKER") from error
+        raise Misused(str(error)) from error
     except Refused as error:
         raise Away(f"the plane refuses this worker: {error}. Check HOLDFAST_API_KEY and --url") from error
+
+
+def _tell_what_it_takes(supervisor: Supervisor) -> None:
+    taken = printable(" ".join(supervisor.topics))
+    click.echo(f"worker {supervisor.id} takes jobs from {supervisor.url}: {taken}", err=True)
 
 
 @worker.command("list")

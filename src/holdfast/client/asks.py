@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from holdfast import api, tracing
+from holdfast.core.plain_json import to_json
 from holdfast.errors import Invalid
 
 T = TypeVar("T")
@@ -84,8 +85,11 @@ def submit(
     actor: str = "",
     **limits: Unpack[Limits],
 ) -> Ask[api.JobView]:
-    """Durable when it returns. With a key, the same submission again gives the same job."""
-    new = api.NewJob(topic=topic, payload=payload, idempotency_key=idempotency_key, **limits)
+    """Durable when it returns. With a key, the same submission again gives the same job.
+
+    Raises `ValueError` or `TypeError` for a payload that is no JSON."""
+    document = msgspec.Raw(to_json(payload))
+    new = api.NewJob(topic=topic, payload=document, idempotency_key=idempotency_key, **limits)
     headers, repeatable = said_by(actor) | _traced(), idempotency_key is not None
     return post_ask("/v1/jobs", read_as(api.JobView), new, headers=headers, repeatable=repeatable)
 

@@ -137,7 +137,7 @@ _FAILOVER = {
     Replicas.SYNCHRONOUS: "everything that was acknowledged",
     Replicas.ASYNCHRONOUS: "all but the last moments before it",
 }
-KILL = "kill -9 of any process of ours"
+KILL = "kill -9 of any process, the store's own too"
 POWER = "power loss of the store's machine"
 FAILOVER = "failover of the store"
 FENCE = "fences grow"

@@ -54,6 +54,16 @@ NOTHING = Action(Remedy.NOTHING)
 SPENT = Action(Remedy.FAIL, "given-too-often")
 """For a job whose delivery a bus has given out too often, while nobody has begun."""
 
+ENDINGS = {
+    "deadline-passed": "the time that its submitter gave it was over",
+    "approval-expired": "nobody had decided in time",
+    "running-timeout": "it had run for as long as its topic allows (running_timeout_s)",
+    "lease-expired-no-attempts-left": "its worker had stopped renewing its lease, and no attempt was left",
+    "never-started": "its deliveries had come to nothing too often, before any worker had begun",
+    "given-too-often": "the bus had given it out too often, and no worker had begun",
+}
+"""What the code of an action that ends a job means, for people; other codes say that its worker was gone."""
+
 ORPHANABLE = (State.PENDING, State.SCHEDULED)
 """Jobs that nobody has yet, and that only a lost wake-up can leave behind: the replayer's business."""
 

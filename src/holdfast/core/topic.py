@@ -35,6 +35,10 @@ class Topic:
     """Jobs of this topic that one tenant may have which have not ended; 0: no limit but the tenant's own."""
 
     def __post_init__(self) -> None:
+        if self.max_attempts < 1:
+            raise ValueError(f"max_attempts must be at least 1, not {self.max_attempts}")
+        if min(self.lease_s, self.dispatch_timeout_s, self.running_timeout_s, self.pending_timeout_s) <= 0:
+            raise ValueError("lease_s and the timeouts must be more than 0 seconds")
         if self.running_max < 0 or self.live_jobs_max < 0:
             raise ValueError("running_max and live_jobs_max must be 0 or more; 0 is no limit")
 

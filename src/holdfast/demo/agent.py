@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 from holdfast.worker import serve
@@ -11,6 +12,8 @@ from holdfast.worker.child import die_with
 def main() -> None:
     _, url, name, parent = sys.argv
     die_with(int(parent))
+    # Its tasks fail on purpose, and the terminal still shows what to try.
+    logging.getLogger("holdfast.worker").addFilter(lambda record: getattr(record, "event", "") != "attempt.failed")
     serve("holdfast.demo.tasks:worker", url=url, name=name)
 
 

@@ -118,7 +118,7 @@ class Explainer:
         """Raises `NotFound`."""
         view = next((view for view in self._workers() if view.id == worker_id), None)
         if view is None:
-            raise NotFound(f"worker {worker_id!r} is not known; `holdfast worker list` shows those that are")
+            raise NotFound(f"worker {worker_id!r} is not known")
         now = self._store.now()
         facts = WorkerFacts(
             worker=view,

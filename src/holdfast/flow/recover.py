@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.core.decision import told
 from holdfast.core.job import Job, step
-from holdfast.core.recovery import Action, Remedy, recover, requeue
+from holdfast.core.recovery import ENDINGS, Action, Remedy, recover, requeue
 from holdfast.core.states import State
 from holdfast.core.topic import Topics
 from holdfast.flow.decide import Policy, decided
@@ -74,7 +74,8 @@ def remedy(job: Job, action: Action, *, policy: Policy | None, now: float) -> Ch
         return None if waits else Change(before=job, after=after, kind="job.decided", detail=detail)
     if action.event is None:
         return None
-    error = {"code": action.reason, "message": f"recovered: {action.remedy}"}
+    told_people = ENDINGS.get(action.reason, "its worker was gone")
+    error = {"code": action.reason, "message": f"{told_people}; it was {job.state}"}
     if action.remedy is Remedy.CANCEL:
         error = why_stopped(job) or error
     phase = {"requeue": "requeue", "retry": "lease"}.get(action.remedy)

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 from starlette.types import Receive
 
+from holdfast.api.words import NAME, NOT_BLANK
 from holdfast.core.job import Tenant
 from holdfast.errors import Forbidden, Invalid, Malformed, NotFound, TooLarge, WrongMedia
 
@@ -93,7 +94,7 @@ def decode(decoder: msgspec.json.Decoder[Any], body: bytes, headers: Mapping[byt
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise Invalid(str(error)) from None
+        raise Invalid(_in_words(error)) from None
     except RecursionError:
         raise Invalid(TOO_DEEP) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -124,7 +125,25 @@ def parse_query(wanted: type[Struct] | None, query: bytes) -> Any:
     try:
         return msgspec.convert(fields, wanted, strict=False)
     except msgspec.ValidationError as error:
-        raise Invalid(f"in the query: {error}") from None
+        raise Invalid(f"in the query: {_in_words(error)}") from None
+
+
+_PATTERN = re.compile(r"Expected `str` matching regex (?P<shown>.+?)(?P<where> - at .*)?", re.DOTALL)
+_CHOICE = re.compile(r"'\^\(([a-z_|]+)\)\$\(\?!\\\\n\)'")
+_MEANING = {
+    repr(NAME): "at most 128 letters, digits and _.:@/-, the first a letter or a digit",
+    repr(NOT_BLANK): "a text that says something",
+}
+
+
+def _in_words(error: msgspec.ValidationError) -> str:
+    """What was expected, where that is a pattern, for people who do not read patterns."""
+    found = _PATTERN.fullmatch(str(error))
+    if found is None:
+        return str(error)
+    choice = _CHOICE.fullmatch(found["shown"])
+    meaning = f"one of {choice[1].replace('|', ', ')}" if choice else _MEANING.get(found["shown"])
+    return str(error) if meaning is None else f"Expected {meaning}{found['where'] or ''}"
 
 
 @cache

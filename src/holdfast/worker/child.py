@@ -19,8 +19,8 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.worker.context import Job, SyncJob
-from holdfast.worker.ending import ended
-from holdfast.worker.errors import AttemptOver
+from holdfast.worker.ending import ended, told
+from holdfast.worker.errors import AttemptOver, BrokenWorker
 from holdfast.worker.wire import Answer, Ask, Begin, Broken, CancelWork, ChildEnd, Done, Order, Ready, Request, Work
 from holdfast.worker.worker import Worker, load, loop_factory
 
@@ -73,8 +73,11 @@ class Performer:
         sys.path[:] = begin.path
         try:
             worker = load(begin.target)
+        except BrokenWorker as error:
+            self._end.say(Broken(str(error)))
+            return None
         except Exception as error:  # noqa: BLE001  (whatever a user's module raises while it is imported)
-            self._end.say(Broken(f"{begin.target}: {type(error).__name__}: {error}"))
+            self._end.say(Broken(f"{begin.target} cannot be loaded: {type(error).__name__}: {told(error)}"))
             return None
         self._end.say(Ready(worker.options.described(), worker.isolations()))
         return worker

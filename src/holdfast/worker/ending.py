@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from holdfast.core.plain_json import to_json
 from holdfast.worker.errors import AttemptOver, EffectAbsent, EffectUnknown, Fatal
 from holdfast.worker.wire import Done
 
 MESSAGE_MAX = 2000
+FRAMES_MAX = 50
+TRACEBACK_MAX = 8000
+_OURS = str(Path(__file__).parent)
 
 
 def ended(result: Callable[[], Any]) -> Done:
@@ -24,32 +27,52 @@ def ended(result: Callable[[], Any]) -> Done:
     except EffectUnknown as error:
         return failed("effect-unknown", _words(error), retryable=False)
     except Fatal as error:
-        return failed(_code(error.__cause__ or error), _told(error), retryable=False)
+        return _raised(error, _code(error.__cause__ or error), retryable=False)
     except EffectAbsent as error:
-        return failed(_code(error.__cause__ or error), _told(error))
+        return _raised(error, _code(error.__cause__ or error))
     except BaseException as error:  # noqa: BLE001  (a handler's SystemExit ends the handler, not its process)
-        return failed(_code(error), _told(error))
+        return _raised(error, _code(error))
     try:
-        return Done("succeeded", msgspec.json.encode(value))
+        return Done("succeeded", to_json(value))
     except Exception as error:  # noqa: BLE001  (what is encoded is the handler's, down to the fields of its objects)
         return failed("result-not-json", _words(error), retryable=False)
 
 
-def failed(code: str, message: str, *, retryable: bool = True) -> Done:
+def failed(code: str, message: str, *, retryable: bool = True, trace: str = "") -> Done:
+    told = _sayable(message[:MESSAGE_MAX])
+    return Done("failed", error={"code": code, "message": told}, retryable=retryable, traceback=_sayable(trace))
+
+
+def _raised(error: BaseException, code: str, *, retryable: bool = True) -> Done:
+    # Who raises Fatal, and has not caught anything before, has said all there is to say.
+    is_said = isinstance(error, Fatal) and error.__cause__ is None
+    return failed(code, told(error), retryable=retryable, trace="" if is_said else _traceback(error))
+
+
+def _sayable(text: str) -> str:
     # A file name that is not UTF-8 leaves half characters in a message, which no JSON can carry.
-    told = message[:MESSAGE_MAX].encode("utf-8", "replace").decode()
-    return Done("failed", error={"code": code, "message": told}, retryable=retryable)
+    return text.encode("utf-8", "replace").decode()
 
 
 def _code(error: BaseException) -> str:
     return type(error).__name__
 
 
-def _told(error: BaseException) -> str:
-    """The message, and the line of the handler's code that it came from."""
-    places = traceback.extract_tb(error.__traceback__)
+def told(error: BaseException) -> str:
+    """The message, and the line of the user's code that it came from."""
+    not_theirs = (_OURS, "<frozen ")  # the machinery of imports is frozen
+    places = [at for at in traceback.extract_tb(error.__traceback__) if not at.filename.startswith(not_theirs)]
     where = f" ({places[-1].filename.rpartition('/')[2]}:{places[-1].lineno})" if places else ""
-    return _words(error)[:MESSAGE_MAX] + where
+    return _words(error)[: MESSAGE_MAX - len(where)] + where
+
+
+def _traceback(error: BaseException) -> str:
+    """From the handler's first line on: what called it is the same each time, and ours."""
+    first = error.__traceback__
+    while first is not None and first.tb_next is not None and first.tb_frame.f_code.co_filename.startswith(_OURS):
+        first = first.tb_next
+    lines = traceback.format_exception(type(error), error, first, limit=-FRAMES_MAX)
+    return "".join(lines)[:TRACEBACK_MAX]
 
 
 def _words(error: BaseException) -> str:

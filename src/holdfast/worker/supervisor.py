@@ -54,6 +54,8 @@ class Supervisor:
         if not isolations:
             raise BrokenWorker(f"worker {options.name} has no task: declare one with @worker.task(topic)")
         self._options = options
+        self.url = options.url
+        self.topics = sorted(isolations)
         self._isolations = isolations
         self._worker = worker
         self._runtime = runtime
@@ -117,7 +119,7 @@ class Supervisor:
             if self._children is not None:
                 await self._children.start()
             await patiently(
-                lambda: self._introduction.say(self._link),
+                self._introduce,
                 runtime=self._runtime,
                 while_=lambda: not self._draining.is_set(),
             )
@@ -132,6 +134,13 @@ class Supervisor:
             logger.warning("worker.never_registered worker=%s", self.id)  # it was told to end before it could begin
         finally:
             await self._close()
+
+    async def _introduce(self) -> None:
+        try:
+            await self._introduction.say(self._link)
+        except Unreachable as error:
+            logger.warning("worker.not_registered url=%s error=%s", self.url, error)
+            raise
 
     async def _close(self) -> None:
         # Renewals end first: what does not stop by itself must not keep its lease for ever.
@@ -277,9 +286,7 @@ class Supervisor:
                     await asyncio.wait(attempt.asks)
                 outcome = attempt.outcome(done)
                 traced.say("holdfast.outcome", attempt.stopped or done.outcome)
-                if logger.isEnabledFor(logging.DEBUG):
-                    ended = {"event": "attempt.ended", **attempt.known(), "outcome": attempt.stopped or done.outcome}
-                    logger.debug("attempt.ended job_id=%s outcome=%s", attempt.job_id, ended["outcome"], extra=ended)
+                _log_end(attempt, done)
             if outcome is not None:
                 self._outbox.add(outcome)
         finally:
@@ -350,3 +357,15 @@ class Supervisor:
         finally:
             attempt.body = attempt.kill = None
             self._children.give_back(child)
+
+
+def _log_end(attempt: Attempt, done: Done) -> None:
+    work, outcome = attempt.work, attempt.stopped or done.outcome
+    if logger.isEnabledFor(logging.DEBUG):
+        ended = {"event": "attempt.ended", **attempt.known(), "outcome": outcome}
+        logger.debug("attempt.ended job_id=%s outcome=%s", work.job_id, outcome, extra=ended)
+    if done.error is not None and attempt.stopped is None:
+        error = f"{done.error['code']}: {done.error['message']}"
+        failed_at = {"event": "attempt.failed", **attempt.known(), "error": error, "traceback": done.traceback}
+        told = (work.job_id, work.topic, work.attempt, work.max_attempts, done.traceback.rstrip() or error)
+        logger.warning("attempt.failed job_id=%s topic=%s attempt=%d/%d\n%s", *told, extra=failed_at)

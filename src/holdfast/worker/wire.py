@@ -58,12 +58,13 @@ class Broken(Struct, tag=True, array_like=True, frozen=True):
 
 class Done(Struct, tag=True, array_like=True, frozen=True):
     """Child → supervisor: how the handler ended. `outcome` is one of `api.Outcome`; from a child succeeded, failed or
-    cancelled."""
+    cancelled. `traceback` is for the worker's log: the plane is told the message and the line alone."""
 
     outcome: str
     result: bytes = b"null"
     error: dict[str, Any] | None = None
     retryable: bool = True
+    traceback: str = ""
 
 
 class Prepare(Struct, tag=True, array_like=True, frozen=True):

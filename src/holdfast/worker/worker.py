@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 from holdfast import tracing
 from holdfast.core.family import fits
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PLANE = "http://127.0.0.1:7070"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,59}\Z")
+_NAMING = "Name it as MODULE:WORKER or FILE.py:WORKER"
 _Handler = TypeVar("_Handler", bound=Callable[[Any], Any])
 
 
@@ -74,10 +75,25 @@ class Options:
         return asdict(self)
 
 
+class WorkerOptions(TypedDict, total=False):
+    """`Options` once more, for editors and type checkers: they see no fields through `**`."""
+
+    name: str
+    pool: str
+    slots: int
+    backlog: int
+    labels: Mapping[str, str]
+    drain_s: float
+    cancel_grace_s: float
+    jobs_per_child: int
+    health: str
+    api_key: str
+
+
 class Worker:
     """Everything after `url` is a keyword of `Options`; the module that declares it runs in every child process."""
 
-    def __init__(self, url: str = PLANE, **options: Any) -> None:
+    def __init__(self, url: str = PLANE, **options: Unpack[WorkerOptions]) -> None:
         self.options = Options(url=url, **options)
         self._tasks: dict[str, Task] = {}
         self._module: str = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001  (where children find it)
@@ -88,6 +104,10 @@ class Worker:
         A handler takes the job and returns its JSON result. What it raises fails the attempt,
         which is tried again unless that is `Fatal`.
         """
+        if not isinstance(topic, str):
+            raise TypeError(f"{topic!r} is no topic: write @worker.task('TOPIC') above the handler")
+        if isolation not in list(Isolation):
+            raise ValueError(f"topic {topic!r}: isolation must be one of {', '.join(Isolation)}, not {isolation!r}")
         chosen = Isolation(isolation)
 
         def declare(handler: _Handler) -> _Handler:
@@ -150,13 +170,17 @@ def match_topic(topic: str, known: Mapping[str, object]) -> str | None:
 
 
 def load(target: str) -> Worker:
-    """The worker that `module:name` or `file.py:name` names; the name is `worker` if left out."""
+    """The worker that `module:name` or `file.py:name` names; the name is `worker` if left out.
+
+    Raises `BrokenWorker` if there is none of that name, and whatever the module raises."""
     place, _, name = target.rpartition(":") if ":" in target else (target, "", "worker")
     here = str(Path.cwd())
     if not {"", here} & set(sys.path):  # an installed command has its own folder there instead
         sys.path.insert(0, here)
     if place.endswith(".py"):
         path = Path(place).resolve()
+        if not path.is_file():
+            raise BrokenWorker(f"{place}: no such file. {_NAMING}")
         sys.path.insert(0, str(path.parent))
         spec = importlib.util.spec_from_file_location(path.stem, path)
         if spec is None or spec.loader is None:
@@ -165,20 +189,26 @@ def load(target: str) -> Worker:
         sys.modules[path.stem] = module
         spec.loader.exec_module(module)
     else:
-        module = importlib.import_module(place)
+        try:
+            module = importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+                raise  # something that it imports itself
+            raise BrokenWorker(f"{place}: no such module in this folder or on PYTHONPATH. {_NAMING}") from error
     found = getattr(module, name, None)
     if not isinstance(found, Worker):
-        raise BrokenWorker(f"{target}: {name!r} is not a Worker; write module:name")
+        raise BrokenWorker(f"{place}: {name!r} in it is not a Worker. {_NAMING}")
     return found
 
 
-def serve(target: str, **changes: Any) -> None:
-    """What `holdfast worker module:name` does: `Worker.run`, with some options set anew.
+def serve(target: str, *, on_ready: Callable[[Supervisor], None] | None = None, **changes: Any) -> None:
+    """What `holdfast worker module:name` does: `Worker.run`, with some options set anew. `on_ready` is called when the
+    plane knows it.
 
     If every task has isolation `process`, the module is loaded by children only, and no code of
     the user's runs in the process that keeps the leases.
     """
-    _run(lambda: _from_target(target, changes))
+    _run(lambda: _from_target(target, changes), on_ready)
 
 
 @asynccontextmanager
@@ -199,7 +229,14 @@ async def _from_target(target: str, changes: dict[str, Any]) -> Supervisor:
     return Supervisor(options, isolations, worker=load(target) if inline else None, target=target)
 
 
-def _run(prepare: Callable[[], Supervisor | Awaitable[Supervisor]]) -> None:
+def _run(
+    prepare: Callable[[], Supervisor | Awaitable[Supervisor]], on_ready: Callable[[Supervisor], None] | None = None
+) -> None:
+    async def announce(supervisor: Supervisor) -> None:
+        await supervisor.wait_ready()
+        if on_ready is not None:
+            on_ready(supervisor)
+
     async def main() -> None:
         tracing.collect_if_configured()
         supervisor = prepare()
@@ -209,7 +246,11 @@ def _run(prepare: Callable[[], Supervisor | Awaitable[Supervisor]]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, supervisor.drain)
         gc.freeze()  # what is here now stays; a collection that walks it delays renewals
-        await supervisor.run()
+        announcing = asyncio.create_task(announce(supervisor))
+        try:
+            await supervisor.run()
+        finally:
+            announcing.cancel()
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(main())

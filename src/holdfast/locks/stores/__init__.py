@@ -65,7 +65,9 @@ def _backend(url: str) -> ModuleType:
     backend = _BACKENDS.get(scheme)
     if backend is None:
         known = ", ".join(sorted(_BACKENDS))
-        raise ValueError(f"no lock store serves {scheme or 'an empty scheme'}:// URLs; use one of {known}")
+        if not scheme:
+            raise ValueError(f"a lock store is named by a URL: sqlite:///locks.db for a file, or one of {known}")
+        raise ValueError(f"no lock store serves {scheme}:// URLs; use one of {known}")
     try:
         return import_module(f"holdfast.locks.stores.{backend}.store")
     except ModuleNotFoundError as missing:
