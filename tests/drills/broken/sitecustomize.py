@@ -13,7 +13,7 @@ def _broken(name: str) -> Any:
     from simulation.mutant import Mutant
 
     if name == "no fence check at the resource":
-        mutant = Mutant(name, "P1", {"holdfast.locks.guards.sqlite.ApswGuard._claim": _begin_unfenced})
+        mutant = Mutant(name, "P1", {"holdfast.locks.guards.sqlite.ApswGuard.recognise": _let_pass})
     else:
         from simulation import lock_mutants, plane_mutants
 
@@ -21,11 +21,8 @@ def _broken(name: str) -> Any:
     return mutant.on()
 
 
-def _begin_unfenced(self: Any, *, begin: bool) -> bool:
-    """The write is made under whatever fence: only its transaction is begun."""
-    if begin:
-        self._conn.execute("BEGIN IMMEDIATE")
-    return True
+def _let_pass(self: Any, *_: Any) -> None:
+    """Whoever comes with a fence that is too low: the write is made all the same."""
 
 
 if _chosen := os.environ.get("HOLDFAST_TEST_MUTANT"):
