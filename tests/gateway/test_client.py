@@ -40,6 +40,8 @@ async def test_a_payload_that_is_no_json_is_not_sent(served: Served) -> None:
         await served.client.submit("t", {"score": float("nan")})
     with pytest.raises(ValueError, match="NaN"):
         await served.client.start_run("w", [float("inf")])
+    with pytest.raises(ValueError, match="NaN"):
+        await served.client.submit_many([api.NewJob(topic="t"), api.NewJob(topic="t", payload=[float("nan")])])
     with pytest.raises(TypeError):
         await served.client.submit("t", object())
     assert (await served.client.list()).items == []

@@ -15,6 +15,7 @@ from holdfast.locks import (
     LockClass,
     Locks,
     LossReason,
+    NotOwned,
     StoreRefused,
     SyncLocks,
     Unavailable,
@@ -34,6 +35,29 @@ async def test_a_bad_key_is_refused_before_anything_is_sent(tmp_path: Path, item
         with pytest.raises(ValueError, match="lock key"):
             await locks.inspect(JOB, item)
         assert await locks.list() == []
+
+
+async def test_a_key_that_is_no_text_is_refused_and_told_so(tmp_path: Path) -> None:
+    async with Locks(f"sqlite:///{tmp_path}/locks.db") as locks:
+        with pytest.raises(TypeError, match="lock key 42 of class 'job' must be a text, not int"):
+            await locks.acquire(JOB, 42)  # type: ignore[arg-type]
+
+
+async def test_a_lease_that_was_released_says_so(tmp_path: Path) -> None:
+    async with Locks(f"sqlite:///{tmp_path}/locks.db") as locks:
+        async with locks.hold(JOB, "x") as lease:
+            pass
+        with pytest.raises(NotOwned, match="this lease was released"):
+            lease.check()
+        with pytest.raises(NotOwned, match="this lease was released"):
+            await locks.release(lease)
+
+
+async def test_locks_that_were_not_entered_say_how(backend: Backend) -> None:
+    locks = Locks(backend.url, prefix=backend.prefix)
+
+    with pytest.raises(Unavailable, match="async with"):
+        await locks.acquire(JOB, "x")
 
 
 @pytest.mark.parametrize("ttl", [0, -1, 0.049, 86_401, float("nan"), float("inf")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import time
@@ -325,17 +326,17 @@ def fetch(file: str, found: Any) -> Any:
 
 @worker.task("charge.unkeepable")
 def charge_unkeepable(job: SyncJob) -> Any:
-    """Its results cannot be kept: the one is not to be written as JSON, the other is nested too deeply for the plane."""
+    """Its results cannot be kept: two are not to be written as JSON, the other is nested too deeply for the plane."""
     file = job.payload["file"]
     deep: Any = None
     for _ in range(100):
         deep = [deep]
-    for key, found in [("undecodable", UNDECODABLE), ("deep", deep)]:
-        with suppress(UnicodeEncodeError, PlaneRefused):
+    for key, found in [("undecodable", UNDECODABLE), ("nan", math.nan), ("deep", deep)]:
+        with suppress(ValueError, PlaneRefused):
             job.once(key, fetch, file, found)
     if job.attempt == 1:
         raise RuntimeError("after the effects")
-    return [job.once(key, fetch, file, None) for key in ("undecodable", "deep")]
+    return [job.once(key, fetch, file, None) for key in ("undecodable", "nan", "deep")]
 
 
 def declined(job: Job | SyncJob) -> str:

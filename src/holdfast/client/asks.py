@@ -10,6 +10,7 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
 import msgspec
+from msgspec import structs
 
 from holdfast import api, tracing
 from holdfast.core.plain_json import to_json
@@ -114,9 +115,10 @@ def submit_and_wait(
 
 
 def submit_many(jobs: Sequence[api.NewJob], *, actor: str = "") -> Ask[Sequence[api.Submitted]]:
-    """One answer per job, in order; a bad one does not fail the others."""
+    """One answer per job, in order; a bad one does not fail the others. Raises as `submit`, and then sends none."""
     keyed = all(new.idempotency_key is not None for new in jobs)
-    read, body = read_as(api.SubmittedJobs), api.NewJobs(jobs=list(jobs))
+    written = [structs.replace(new, payload=msgspec.Raw(to_json(new.payload))) for new in jobs]
+    read, body = read_as(api.SubmittedJobs), api.NewJobs(jobs=written)
     headers = said_by(actor) | _traced()
     return post_ask("/v1/jobs:batch", lambda raw: read(raw).jobs, body, headers=headers, repeatable=keyed)
 

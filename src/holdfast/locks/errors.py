@@ -66,8 +66,9 @@ class NotOwned(LockError):
     code = "not-owned"
     status = 409
 
-    def __init__(self, key: str, *, operation: str) -> None:
-        super().__init__(f"cannot {operation} lock {key!r}: it is not owned with this token")
+    def __init__(self, key: str, *, operation: str, was_released: bool = False) -> None:
+        why = "this lease was released" if was_released else "it is not owned with this token"
+        super().__init__(f"cannot {operation} lock {key!r}: {why}")
         self.key = key
         self.operation = operation
 
@@ -101,6 +102,10 @@ class Unavailable(LockError, ConnectionError):
         super().__init__(f"{subject}: {detail}")
         self.subject = subject
         self.applied = applied
+
+    @classmethod
+    def not_open(cls, subject: str) -> Unavailable:
+        return cls(subject, "it is not open: enter its Locks first, with `async with` or `with`", applied=False)
 
 
 class StoreRefused(LockError):

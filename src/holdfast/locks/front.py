@@ -122,7 +122,7 @@ class Front:
             raise ValueError(f"{lease.key!r} is a ttl_hold window: it is kept to its end")
         lease.check_fork()
         if lease.released:
-            raise NotOwned(lease.key, operation="release")
+            raise NotOwned(lease.key, operation="release", was_released=True)
         self.keeper.forget(lease)
         if lease.lost is not None:
             self.observer.release_skipped(lease.lock_class, lease.key, reason=lease.lost)

@@ -138,7 +138,7 @@ class Lease:
         if self.lost is not None and not self.carries_on:
             raise LeaseLost(self.key, reason=self.lost, fence=self.fence)
         if self.released:
-            raise NotOwned(self.key, operation="use")
+            raise NotOwned(self.key, operation="use", was_released=True)
 
     def check_fork(self) -> None:
         if self._fork != Forks.generation:

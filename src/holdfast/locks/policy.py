@@ -146,7 +146,12 @@ class LockClass:
 
     def key(self, item: str) -> str:
         """The key of one item, without the deployment's prefix."""
-        if not item or not item.isprintable() or " " in item:
+        try:
+            is_good = item and item.isprintable() and " " not in item
+        except AttributeError:
+            kind = type(item).__name__
+            raise TypeError(f"lock key {item!r} of class {self.name!r} must be a text, not {kind}: use str()") from None
+        if not is_good:
             raise ValueError(
                 f"lock key {item!r} of class {self.name!r}: use printable characters without spaces, at least one"
             )

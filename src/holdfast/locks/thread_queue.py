@@ -93,7 +93,7 @@ class ThreadQueues:
         """
         with self._guard:
             if lease.released:
-                raise NotOwned(lease.key, operation="release")
+                raise NotOwned(lease.key, operation="release", was_released=True)
             line = self._lines[lease.key]
             if not line.waiters or not may_pass_on(lease, line.fences_end):
                 lease.released = True

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from holdfast.core.plain_json import to_json
 from holdfast.worker.errors import AttemptOver, EffectAbsent, EffectUnknown, LeaseLost, PlaneRefused
 from holdfast.worker.wire import Answer, Commit, Prepare, Report, Request, Withdraw, Work
 
@@ -72,7 +73,7 @@ class Job(JobFacts):
 
     async def progress(self, value: Any) -> None:
         """Tell how far it is: any JSON value. The last one is shown with the job."""
-        _accepted(await self._ask(Report(msgspec.json.encode(value))))
+        _accepted(await self._ask(Report(to_json(value))))
 
     async def once(self, key: str, fn: Callable[..., Any], *args: Any, idempotent: bool = False) -> Any:
         """Do something to the world outside once over all attempts of this job: the JSON result of `fn(*args)`.
@@ -130,7 +131,7 @@ class SyncJob(JobFacts):
 
     def progress(self, value: Any) -> None:
         """Tell how far it is: any JSON value. The last one is shown with the job."""
-        self._carefully(lambda: _accepted(self._ask(Report(msgspec.json.encode(value)))))
+        self._carefully(lambda: _accepted(self._ask(Report(to_json(value)))))
 
     def once(self, key: str, fn: Callable[..., Any], *args: Any, idempotent: bool = False) -> Any:
         """As `Job.once`."""
@@ -191,7 +192,7 @@ def effect(key: str, fn: Callable[..., Any], args: tuple[Any, ...], *, idempoten
         yield Withdraw(key)
         raise value
     try:
-        result = msgspec.json.encode(value)
+        result = to_json(value)
     except Exception:
         # It has happened; that its result cannot be kept must not make it happen again.
         yield Commit(key, b"null")

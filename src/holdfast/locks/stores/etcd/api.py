@@ -277,7 +277,7 @@ class Gateway:
 
     def _check_open(self) -> None:
         if not self._open:
-            raise Unavailable(self.shown, "the store is closed", applied=False)
+            raise Unavailable.not_open(self.shown)
 
     async def _authenticate(self) -> None:
         assert self._credentials is not None

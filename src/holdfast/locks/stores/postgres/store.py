@@ -197,7 +197,7 @@ class PostgresStore:
     def _sending_loop(self) -> asyncio.AbstractEventLoop:
         """The loop whose task sends in a moment what now enters a lane. Raises `Unavailable` if the store is not open."""
         if not self._open:
-            raise Unavailable(shown(self._url), "the store is not open", applied=False)
+            raise Unavailable.not_open(shown(self._url))
         if self._sender is None:
             self._sender = self._loop.create_task(self._send(), name="holdfast-postgres")
         return self._loop

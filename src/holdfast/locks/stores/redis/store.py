@@ -91,7 +91,7 @@ class RedisStore:
     def _enqueue(self, key: str, item: str) -> asyncio.Future[Any]:
         loop = self._loop
         if loop is None:
-            return _failed(Unavailable(self._caller.subject, "the store is not open", applied=False))
+            return _failed(Unavailable.not_open(self._caller.subject))
         # The loop's own `create_future` is this, one call deeper.
         future: asyncio.Future[Any] = asyncio.Future(loop=loop)
         if self._was_alone and not self._keys and self._link.idle():
@@ -206,7 +206,7 @@ class RedisStore:
 
     def _whole(self, keys: list[str], items: list[str]) -> Run:
         if self._loop is None:
-            raise Unavailable(self._caller.subject, "the store is not open", applied=False)
+            raise Unavailable.not_open(self._caller.subject)
         return Run(self._caller, keys, items, [self._loop.create_future()], whole=True)
 
     def _wake(self, key: str, token: str) -> None:

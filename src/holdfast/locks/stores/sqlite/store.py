@@ -168,5 +168,5 @@ class SqliteStore:
 
     def _submit(self, verb: Callable[[Table], Any], *, urgent: bool = False) -> asyncio.Future[Any]:
         if self._calls is None:
-            raise Unavailable(self._url, "the store is not open", applied=False)
+            raise Unavailable.not_open(self._url)
         return self._calls.call(verb, urgent=urgent)
