@@ -36,7 +36,7 @@ test: $(READY)  ## Run every check and every test, against real servers from whe
 
 .PHONY: check
 check: lint  ## Run every check: format, lint, types, layers, dead code, shape, documentation
-	$(PY) -m pytest tests/test_shape.py tests/test_docs.py tests/test_docs_examples.py
+	$(PY) -m pytest tests/test_shape.py tests/test_docs.py tests/test_docs_client.py tests/test_docs_examples.py
 
 .PHONY: lint
 lint: $(READY)

@@ -45,6 +45,7 @@ def approvals(**wanted: Unpack[ApprovalsWanted]) -> Ask[ApprovalPage]:
 
 
 def approval(approval_id: str) -> Ask[ApprovalView]:
+    """One approval, with everything that was said on it."""
     return get_ask(f"/v1/approvals/{part(approval_id)}", read_as(ApprovalView))
 
 

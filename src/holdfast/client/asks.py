@@ -86,7 +86,7 @@ def submit(
     actor: str = "",
     **limits: Unpack[Limits],
 ) -> Ask[api.JobView]:
-    """Durable when it returns. With a key, the same submission again gives the same job.
+    """Submit a job, durable when it returns. With a key, the same submission again gives the same job.
 
     Raises `ValueError` or `TypeError` for a payload that is no JSON."""
     document = msgspec.Raw(to_json(payload))
@@ -124,6 +124,7 @@ def submit_many(jobs: Sequence[api.NewJob], *, actor: str = "") -> Ask[Sequence[
 
 
 def get(job_id: str) -> Ask[api.JobView]:
+    """One job as it is now. Raises `NotFound`."""
     return get_ask(f"/v1/jobs/{part(job_id)}", read_as(api.JobView))
 
 
@@ -164,6 +165,7 @@ def dead_letters(*, cursor: str | None = None, limit: int = 100) -> Ask[api.Dead
 
 
 def dead_letter(number: int) -> Ask[api.DeadLetterView]:
+    """One dead letter, with its events."""
     return get_ask(f"/v1/dead-letters/{number}", read_as(api.DeadLetterView))
 
 
@@ -175,6 +177,7 @@ def replay(number: int) -> Ask[api.JobView]:
 def effects(
     *, state: str | None = None, job_id: str | None = None, cursor: str | None = None, limit: int = 100
 ) -> Ask[api.EffectPage]:
+    """A page of effects, such as those that nobody knows whether they happened."""
     wanted = (("state", state), ("job", job_id), ("cursor", cursor), ("limit", limit))
     return get_ask("/v1/effects", read_as(api.EffectPage), *wanted)
 
@@ -185,6 +188,7 @@ def resolve_effect(job_id: str, key: str, found: api.ResolveEffect) -> Ask[api.E
 
 
 def workers() -> Ask[api.Workers]:
+    """Every worker that the plane knows."""
     return get_ask("/v1/workers", read_as(api.Workers))
 
 

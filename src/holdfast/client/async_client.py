@@ -52,9 +52,11 @@ class AsyncClient(Verbs):
         await self.close()
 
     async def close(self) -> None:
+        """Give its connections up."""
         await self._http.aclose()
 
     async def ask(self, ask: asks.Ask[T]) -> T:
+        """The answer to a request that is given as a value."""
         tries = replies.Tries(repeatable=ask.repeatable, jitter=self._runtime.jitter)
         while True:
             try:

@@ -21,6 +21,7 @@ def audit(
 
 
 def audit_line(number: int, *, plane: bool = False) -> Ask[AuditLine]:
+    """One line of the audit."""
     return get_ask(f"/v1/audit/{number}", read_as(AuditLine), ("plane", plane or None))
 
 

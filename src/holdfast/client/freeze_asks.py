@@ -13,6 +13,7 @@ def freeze(scope: str, *, reason: str, for_s: float | None = None, by: str = "")
 
 
 def unfreeze(scope: str, *, reason: str, by: str = "") -> Ask[FreezeView]:
+    """End a freeze before its time."""
     return post_ask("/v1/freezes:thaw", read_as(FreezeView), Thaw(scope=scope, reason=reason), headers=said_by(by))
 
 

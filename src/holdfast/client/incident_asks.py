@@ -13,10 +13,12 @@ def start_incident(title: str, *, strict: bool = True, by: str = "") -> Ask[Inci
 
 
 def note_incident(number: int, text: str, *, by: str = "") -> Ask[IncidentView]:
+    """Write something down in an incident, also when it is over."""
     return post_ask(f"/v1/incidents/{number}:note", read_as(IncidentView), AddNote(text=text), headers=said_by(by))
 
 
 def stop_incident(number: int, *, summary: str = "", by: str = "") -> Ask[IncidentView]:
+    """Stop an incident, and what it has made strict."""
     body = StopIncident(summary=summary)
     return post_ask(f"/v1/incidents/{number}:stop", read_as(IncidentView), body, headers=said_by(by))
 
@@ -27,6 +29,7 @@ def incidents(*, cursor: str | None = None, limit: int = 100) -> Ask[IncidentPag
 
 
 def incident(number: int) -> Ask[IncidentView]:
+    """One incident, with its notes and snapshots."""
     return get_ask(f"/v1/incidents/{number}", read_as(IncidentView))
 
 

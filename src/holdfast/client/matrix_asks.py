@@ -20,6 +20,7 @@ def set_matrix(
 
 
 def reset_matrix(cell: str, *, reason: str, by: str = "") -> Ask[CellView]:
+    """Take a cell back before its time."""
     body = ResetCell(cell=cell, reason=reason)
     return post_ask("/v1/matrix:reset", read_as(CellView), body, headers=said_by(by))
 

@@ -27,6 +27,7 @@ def policy_versions(*, cursor: str | None = None, limit: int = 100) -> Ask[Polic
 
 
 def policy_version(version: int) -> Ask[PolicyVersionView]:
+    """One version of the policy, with its document."""
     return get_ask(f"/v1/policy/versions/{version}", read_as(PolicyVersionView))
 
 

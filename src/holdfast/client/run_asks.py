@@ -52,7 +52,7 @@ def start_run(
     idempotency_key: str | None = None,
     **options: Unpack[RunOptions],
 ) -> Ask[RunView]:
-    """Durable when it returns. With a key, the same order again gives the same run."""
+    """Start a run, durable when it returns. With a key, the same order again gives the same run."""
     body = StartRun(workflow=workflow, input=msgspec.Raw(to_json(input)), **options)
     headers = {} if idempotency_key is None else {"idempotency-key": idempotency_key}
     return post_ask("/v1/runs", read_as(RunView), body, headers=headers, repeatable=idempotency_key is not None)
@@ -78,6 +78,7 @@ def plan_run(workflow: str, input: Any = None, **options: Unpack[RunOptions]) ->
 
 
 def get_run(run_id: str) -> Ask[RunView]:
+    """One run as it is now. Raises `NotFound`."""
     return get_ask(f"/v1/runs/{part(run_id)}", read_as(RunView))
 
 

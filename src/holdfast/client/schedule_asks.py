@@ -7,6 +7,7 @@ from holdfast.client.asks import Ask, get_ask, part, post_ask, read_as, said_by
 
 
 def add_schedule(new: NewSchedule, *, actor: str = "") -> Ask[ScheduleView]:
+    """Add a job or a run that is submitted by cron, or every so often."""
     return post_ask("/v1/schedules", read_as(ScheduleView), new, headers=said_by(actor))
 
 
@@ -21,15 +22,17 @@ def schedule(name: str, *, upcoming: int = 5) -> Ask[ScheduleView]:
 
 
 def pause_schedule(name: str) -> Ask[ScheduleView]:
+    """Submit nothing until it is resumed."""
     return post_ask(f"/v1/schedules/{part(name)}:pause", read_as(ScheduleView), repeatable=True)
 
 
 def resume_schedule(name: str) -> Ask[ScheduleView]:
-    """From now on: what fell into the pause was not missed."""
+    """Go on from now: what fell into the pause was not missed."""
     return post_ask(f"/v1/schedules/{part(name)}:resume", read_as(ScheduleView), repeatable=True)
 
 
 def remove_schedule(name: str) -> Ask[None]:
+    """Remove a schedule; what it has submitted stays."""
     return post_ask(f"/v1/schedules/{part(name)}:remove", lambda _: None)
 
 

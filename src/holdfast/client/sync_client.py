@@ -39,9 +39,11 @@ class Client(Verbs):
         self.close()
 
     def close(self) -> None:
+        """Give its connections up."""
         self._connections.close()
 
     def ask(self, ask: asks.Ask[T]) -> T:
+        """The answer to a request that is given as a value."""
         tries = replies.Tries(repeatable=ask.repeatable, jitter=SYSTEM.jitter)
         while True:
             try:

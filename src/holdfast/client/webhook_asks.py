@@ -17,7 +17,7 @@ from holdfast.client.asks import Ask, get_ask, part, post_ask, read_as
 
 
 def add_webhook(name: str, url: str, *, events: Sequence[str] = ()) -> Ask[WebhookSecret]:
-    """Its secret is in the answer, and nobody can ask for it again."""
+    """Add a webhook. Its secret is in the answer, and nobody can ask for it again."""
     body = NewWebhook(name=name, url=url, events=list(events))
     return post_ask("/v1/webhooks", read_as(WebhookSecret), body)
 
@@ -28,11 +28,12 @@ def webhooks(*, cursor: str | None = None, limit: int = 100) -> Ask[WebhookPage]
 
 
 def webhook(name: str) -> Ask[WebhookView]:
+    """One webhook, without its secret."""
     return get_ask(f"/v1/webhooks/{part(name)}", read_as(WebhookView))
 
 
 def remove_webhook(name: str) -> Ask[None]:
-    """What has not arrived fails; the log stays for a while."""
+    """Remove a webhook. What has not arrived fails; the log stays for a while."""
     return post_ask(f"/v1/webhooks/{part(name)}:remove", lambda _: None)
 
 

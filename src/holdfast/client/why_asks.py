@@ -13,18 +13,22 @@ def why_job(job_id: str) -> Ask[WhyView]:
 
 
 def why_run(run_id: str) -> Ask[WhyView]:
+    """Why the run is where it is."""
     return get_ask(f"/v1/runs/{part(run_id)}/why", read_as(WhyView))
 
 
 def why_approval(approval_id: str) -> Ask[WhyView]:
+    """Why the approval is as it is, and who can decide."""
     return get_ask(f"/v1/approvals/{part(approval_id)}/why", read_as(WhyView))
 
 
 def why_worker(worker_id: str) -> Ask[WhyView]:
+    """Why the worker gets nothing, or does nothing."""
     return get_ask(f"/v1/workers/{part(worker_id)}/why", read_as(WhyView))
 
 
 def why_lock(key: str) -> Ask[WhyView]:
+    """Why the lock is held, by whom, and until when."""
     return get_ask(f"/v1/locks/{part(key)}/why", read_as(WhyView))
 
 
