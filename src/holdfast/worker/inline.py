@@ -21,7 +21,7 @@ AskPlane = Callable[[Request], Coroutine[Any, Any, Answer]]
 async def run_in_loop(task: Task, attempt: Attempt, ask: AskPlane, *, runtime: Runtime) -> Done:
     """The handler, in the task that calls this; stopping cancels it. Returns when it has ended, not before.
 
-    A task of its own would begin and end it a turn of the loop later, which is a fifth of what a small job takes here.
+    A task of its own would begin and end it a turn of the loop later, which is a tenth of what a small job takes here.
     """
     job = Job(attempt.work, ask, is_lost=_lateness(attempt, runtime))
     carrying = asyncio.current_task()
