@@ -26,7 +26,8 @@ from holdfast.core.topic import Topic, Topics
 from holdfast.worker import serving as worker
 
 CRASHES = 200
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
+LOOK_S = 1.0
 TASKS = f"{Path(__file__).with_name('tasks.py')}:worker"
 TOPICS = Topics((Topic(name="refund.*", risk=Risk.HIGH, backoff=Backoff(first_s=0.01)),))
 
@@ -55,9 +56,11 @@ async def crash(client: AsyncClient, topic: str, refunds: int, book: Path) -> Ou
     orders = [NewJob(topic=topic, payload={"book": str(book), "order": n}) for n in range(refunds)]
     submitted = await client.submit_many(orders)
     ids = {answer.job.id for answer in submitted if answer.job is not None}
+    print(f"{topic}: {refunds} refunds, each to be killed right after it is paid", file=sys.stderr)
     async with asyncio.timeout(PATIENCE_S):
-        while not all(is_settled(job) for job in await jobs_of(client, topic)):
-            await asyncio.sleep(0.05)
+        while not all(map(is_settled, jobs := await jobs_of(client, topic))):
+            print(f"{topic}: {sum(job.attempts for job in jobs)} attempts so far", file=sys.stderr)
+            await asyncio.sleep(LOOK_S)
     paid = Counter(book.read_text().split())
     unknown = (await client.effects(state="unknown", limit=1000)).items
     return Outcome(
