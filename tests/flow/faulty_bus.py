@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -16,14 +17,20 @@ from holdfast.ports import Delivery
 TIMEOUT_S = 10.0
 
 
+TAKES_MAX = 300
+"""Questions for what was published and has not come: the server keeps it at once, and tells its consumer a moment later."""
+
+
 class FaultyNats:
-    """`fail` is asked before each publish: None lets it pass."""
+    """`fail` is asked before each publish: None lets it pass. What was published is there for whoever takes it."""
 
     def __init__(self, inner: NatsBus, wires: Wires, *, fail: Callable[[], Fault | None]) -> None:
         self._inner = inner
         self._wires = wires
         self._fail = fail
         self._return_callbacks: list[Callable[[], None]] = []
+        self._published: Counter[str] = Counter()
+        """What is still to be taken, by worker."""
 
     @property
     def atomic(self) -> bool:
@@ -35,12 +42,18 @@ class FaultyNats:
             raise BusUnavailable("nats", "injected: the publish was refused", applied=False)
         with self._wires.waiting():
             await self._inner.publish(deliveries)
+        self._published.update(delivery.worker for delivery in deliveries)
         if fault is Fault.APPLIED_UNKNOWN:
             raise BusUnavailable("nats", "injected: the publish was not acknowledged", applied=None)
 
     async def take(self, worker: str, *, limit: int) -> list[Delivery]:
         with self._wires.waiting():
-            return await self._inner.take(worker, limit=limit)
+            for _ in range(TAKES_MAX):
+                taken = await self._inner.take(worker, limit=limit)
+                if taken or not self._published[worker]:
+                    break
+        self._published[worker] = max(0, self._published[worker] - len(taken)) if taken else 0
+        return taken
 
     async def settle(self, deliveries: Sequence[Delivery]) -> None:
         with self._wires.waiting():

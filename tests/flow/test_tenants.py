@@ -66,7 +66,7 @@ async def test_tenant_works_on_no_more_than_it_may_and_others_are_not_held_up(ru
         await stage.seen.look()
 
     assert most_at_once(stage.seen.events, ids(ours)) == 2
-    assert most_at_once(stage.seen.events, ids(theirs)) == 8
+    assert most_at_once(stage.seen.events, ids(theirs)) >= 8
 
 
 @on_virtual_time

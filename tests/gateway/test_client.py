@@ -89,7 +89,7 @@ async def test_job_is_watched_to_its_end_whatever_kinds_are_wanted(served: Serve
 def test_verbs_show_their_signatures_and_promises() -> None:
     with Client() as client:
         assert list(inspect.signature(client.cancel).parameters) == ["job_id", "reason", "version"]
-    assert "Durable when it returns" in str(AsyncClient.submit.__doc__)
+    assert "durable when it returns" in str(AsyncClient.submit.__doc__)
 
 
 async def test_plane_that_is_not_there_is_an_error_of_ours() -> None:
