@@ -19,7 +19,7 @@ STEPS = 10
 LONG = 1000
 WARM_UP_RUNS = 20
 CALLERS = 16
-TEMPORAL_RUNS = 48
+TEMPORAL_RUNS = 32
 """A run takes it half a second: as many as of the others would take minutes."""
 
 
@@ -80,6 +80,7 @@ def _rows(samples: Sequence[Sample]) -> list[Row]:
     return [
         *_against("DBOS, Postgres", samples, Goal(3, None, "×")),
         *_against("Temporal", samples, Goal(5, None, "×")),
+        *_against("Temporal, unthrottled", samples, None),
         *_against("Temporal, local activities", samples, None),
         bounded(growth, samples, Figure("holdfast", "growth", "×"), Goal(1.5, None, "×", most=True)),
     ]
@@ -111,6 +112,7 @@ CHAIN = Subject(
         Contender(name="holdfast", run=holdfast),
         Contender(name="DBOS, Postgres", run=dbos),
         Contender(name="Temporal", run=temporal, arguments={"runs": TEMPORAL_RUNS, "what": "activities"}),
+        Contender(name="Temporal, unthrottled", run=temporal, arguments={"runs": TEMPORAL_RUNS, "what": "unthrottled"}),
         Contender(name="Temporal, local activities", run=temporal, arguments={"runs": TEMPORAL_RUNS, "what": "local"}),
     ],
     peers=[jobs_peers.SYSTEMS, jobs_peers.TEMPORAL],
