@@ -30,6 +30,10 @@ class Environment:
     #: Inside of an environment that git ignores already, and that `make clean` removes.
     folder: Path
     python_least: tuple[int, int] = (3, 11)
+    #: Whether the others are measured without them where the registry does not have them for this machine.
+    may_be_missing: bool = False
+    #: A command among what is installed, whose `--version` says more than the names of the packages do.
+    command: str = ""
     note: str
 
     @property
@@ -57,14 +61,18 @@ class Environment:
             _succeeds(_uv(), "pip", "sync", "--quiet", "--python", python, "--require-hashes", lock)
             or _succeeds(python, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "-r", lock)
         )
+        if not made and self.may_be_missing:
+            print(f"{self._names()}: left out, could not be installed", file=sys.stderr, flush=True)
+            return
         if not made:
             raise ContenderFailed(f"{self._names()} could not be installed: is the registry of pip or uv reachable?")
         (self.folder / "installed").write_text(self._fingerprint())
 
     def described(self) -> str:
         if not self.is_installed:
-            return f"{self._names()}: not measured, there is no Python {self._least()} here"
-        return f"{self._names()}: {self.note}"
+            why = "could not be installed" if self.may_be_missing else f"there is no Python {self._least()} here"
+            return f"{self._names()}: not measured, {why}"
+        return f"{self._names()}: {self.note}{self._version()}"
 
     def run(self, module: str, what: str, amount: int, **named: str) -> Figures:
         """The figures that `bench.peers.<module>` prints. It finds what is named as BENCH_<NAME>: servers, mostly."""
@@ -97,6 +105,12 @@ class Environment:
             check=True,
         )  # fmt: skip
 
+    def _version(self) -> str:
+        if not self.command:
+            return ""
+        asked = [f"{self.folder}/bin/{self.command}", "--version"]
+        return f"; {subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()}"
+
     def _file(self, ending: str) -> Path:
         return FOLDER / f"{self.wanted}.{ending}"
 
@@ -127,7 +141,14 @@ OBAN = Environment(
     python_least=(3, 12),
     note="the open one, on the same Postgres; a newer Python than ours",
 )
-ENVIRONMENTS = (SYSTEMS, QUEUES, OBAN)
+TEMPORAL = Environment(
+    wanted="requirements-temporal",
+    folder=ROOT / ".venv/peers-temporal",
+    may_be_missing=True,
+    command="temporal",
+    note="the dev server on a SQLite file (WAL, synchronous FULL), default settings otherwise",
+)
+ENVIRONMENTS = (SYSTEMS, QUEUES, OBAN, TEMPORAL)
 
 
 def _find_interpreter(least: tuple[int, int]) -> str | None:

@@ -88,6 +88,6 @@ POSTGRES = Subject(
     ],
     repetitions=3,
     arguments={"jobs": 2000},
-    peers=jobs_peers.ENVIRONMENTS,
+    peers=[jobs_peers.SYSTEMS, jobs_peers.QUEUES, jobs_peers.OBAN],
     rows=_rows,
 )

@@ -19,6 +19,8 @@ STEPS = 10
 LONG = 1000
 WARM_UP_RUNS = 20
 CALLERS = 16
+TEMPORAL_RUNS = 32
+"""A run takes it half a second: as many as of the others would take minutes."""
 
 
 def holdfast(url: str, seconds: float, runs: int, *, worker: str = "in_loop") -> Figures:
@@ -47,6 +49,13 @@ def dbos(url: str, seconds: float, runs: int) -> Figures:
     return jobs_peers.SYSTEMS.run("dbos_chain", "chain", runs, postgres=url)
 
 
+def temporal(url: str, seconds: float, runs: int, what: str) -> Figures:
+    """Nothing, where it could not be installed."""
+    if not jobs_peers.TEMPORAL.is_installed:
+        return {}
+    return jobs_peers.TEMPORAL.run("temporal_chain", what, runs)
+
+
 def definition(length: int) -> dict[str, object]:
     first = {"id": "s1", "kind": "job", "topic": "noop"}
     others = [
@@ -67,29 +76,46 @@ def finish(running: Running, length: int) -> None:
 
 
 def _rows(samples: Sequence[Sample]) -> list[Row]:
-    def ours(name: str, unit: str) -> Figure:
-        return Figure("holdfast", name, unit)
-
-    def theirs(name: str, unit: str) -> Figure:
-        return Figure("DBOS, Postgres", name, unit)
-
+    growth = "a step of a chain of 1,000 costs, against one of 10"
     return [
-        lower("a chain of 10 steps, idle: median", samples, ours("p50_ms", "ms"), theirs("p50_ms", "ms"), Goal(3, None, "×")),
-        faster(
-            "… 16 callers at once", samples, ours("steps_s", "steps/s"), theirs("steps_s", "steps/s"), Goal(3, None, "×")
-        ),
-        bounded(
-            "a step of a chain of 1,000 costs, against one of 10", samples, ours("growth", "×"),
-            Goal(1.5, None, "×", most=True),
-        ),
-    ]  # fmt: skip
+        *_against("DBOS, Postgres", samples, Goal(3, None, "×")),
+        *_against("Temporal", samples, Goal(5, None, "×")),
+        *_against("Temporal, unthrottled", samples, None),
+        *_against("Temporal, local activities", samples, None),
+        bounded(growth, samples, Figure("holdfast", "growth", "×"), Goal(1.5, None, "×", most=True)),
+    ]
+
+
+def _against(peer: str, samples: Sequence[Sample], goal: Goal | None) -> list[Row]:
+    idle, together = "a chain of 10 steps, idle: median", f"… {CALLERS} callers at once"
+    ours_ms, ours_rate = Figure("holdfast", "p50_ms", "ms"), Figure("holdfast", "steps_s", "steps/s")
+    if not all(sample[peer] for sample in samples):
+        missing = {
+            "peer": f"{peer}: could not be installed",
+            "goal": goal.shown() if goal else "",
+            "verdict": "not measured",
+        }
+        return [
+            Row(work=idle, ours=ours_ms.shown(samples), **missing),
+            Row(work=together, ours=ours_rate.shown(samples), **missing),
+        ]
+    return [
+        lower(idle, samples, ours_ms, Figure(peer, "p50_ms", "ms"), goal),
+        faster(together, samples, ours_rate, Figure(peer, "steps_s", "steps/s"), goal),
+    ]
 
 
 CHAIN = Subject(
     name="workflow-chain",
     server="postgres",
-    contenders=[Contender(name="holdfast", run=holdfast), Contender(name="DBOS, Postgres", run=dbos)],
-    peers=[jobs_peers.SYSTEMS],
+    contenders=[
+        Contender(name="holdfast", run=holdfast),
+        Contender(name="DBOS, Postgres", run=dbos),
+        Contender(name="Temporal", run=temporal, arguments={"runs": TEMPORAL_RUNS, "what": "activities"}),
+        Contender(name="Temporal, unthrottled", run=temporal, arguments={"runs": TEMPORAL_RUNS, "what": "unthrottled"}),
+        Contender(name="Temporal, local activities", run=temporal, arguments={"runs": TEMPORAL_RUNS, "what": "local"}),
+    ],
+    peers=[jobs_peers.SYSTEMS, jobs_peers.TEMPORAL],
     repetitions=5,
     arguments={"runs": 200},
     rows=_rows,
