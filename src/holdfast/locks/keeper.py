@@ -18,7 +18,7 @@ from holdfast.locks.errors import LockError, Unavailable
 from holdfast.locks.policy import LOOKS_PER_TTL
 from holdfast.locks.port import LockStore, Renewal, Standing
 from holdfast.locks.renewal import Verdict, judge
-from holdfast.locks.runtime import Forks
+from holdfast.locks.runtime import FORKS
 
 if TYPE_CHECKING:
     from holdfast.locks.lease import Lease
@@ -59,7 +59,7 @@ class Keeper:
         self._rouse: asyncio.Event | None = None
         self._opening = asyncio.Lock()
         self._closing = False
-        self._fork = Forks.generation
+        self._fork = FORKS.generation
         self._ready = threading.Event()
         self._thread: threading.Thread | asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -95,7 +95,7 @@ class Keeper:
     def run_blocking(self, call: Callable[[], Awaitable[object]]) -> object:
         """Run a coroutine in the keeper's loop, from a thread that waits for it. A thread that is
         interrupted while it waits takes the coroutine with it."""
-        if self._fork != Forks.generation:
+        if self._fork != FORKS.generation:
             raise Unavailable("locks", "opened before a fork: open another one in the child", applied=False)
         self.start()
         self._ready.wait()
@@ -116,7 +116,7 @@ class Keeper:
     def hand(self, errand: Callable[[], None]) -> None:
         """Have `errand` called in the keeper's loop, without waiting for it. Once the keeper is closed, or in a forked
         child, nobody is there to do it."""
-        if self._closing or self._fork != Forks.generation:
+        if self._closing or self._fork != FORKS.generation:
             return
         self.start()
         self._ready.wait()

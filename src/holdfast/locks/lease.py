@@ -6,13 +6,13 @@ import itertools
 import math
 import threading
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from holdfast.locks.errors import LeaseLost, LossReason, NotOwned
 from holdfast.locks.policy import OnRenewalFailure
 from holdfast.locks.renewal import Belief, believe, doubt, why_abandoned, why_not_owned
-from holdfast.locks.runtime import Forks
+from holdfast.locks.runtime import FORKS
 
 if TYPE_CHECKING:
     from holdfast.locks.observe import Observer
@@ -23,12 +23,17 @@ if TYPE_CHECKING:
 _LOSING = threading.Lock()
 
 
-@cache
-def _guard_maker(connection_class: Any) -> Callable[..., Any]:
-    """What makes guards for such connections. Imported when first needed: it is a tenth of the library's import time."""
-    from holdfast.locks.guards import maker  # noqa: PLC0415
+class _GuardMakers(dict[type[object], Callable[..., Any]]):
+    """What makes guards for a class of connections. Imported when first needed: it is a tenth of the library's import time."""
 
-    return maker(connection_class)
+    def __missing__(self, connection: Any) -> Callable[..., Any]:
+        from holdfast.locks.guards import maker  # noqa: PLC0415
+
+        found = self[connection] = maker(connection)
+        return found
+
+
+_GUARD_MAKERS = _GuardMakers()
 
 
 @lru_cache(64)
@@ -49,6 +54,7 @@ class Lease:
         "_observer",
         "_runtime",
         "_seq",
+        "_trusted_until",
         "acquired_at",
         "belief",
         "fallback",
@@ -101,7 +107,9 @@ class Lease:
         self._runtime = runtime
         self._observer = observer
         self._seq = itertools.count(1)
-        self._fork = Forks.generation
+        # Its own place, too: every guarded write asks for it twice.
+        self._trusted_until = trusted_until
+        self._fork = FORKS.generation
 
     @classmethod
     def local_only(cls, lock_class: LockClass, key: str, *, runtime: Runtime, observer: Observer) -> Lease:
@@ -119,9 +127,9 @@ class Lease:
 
     def remaining(self) -> float:
         """Seconds of the trust window that are left; 0 once the lease is lost or released."""
-        if self.lost is not None or self.released or self._fork != Forks.generation:
+        if self.lost is not None or self.released or self._fork != FORKS.generation:
             return 0.0
-        return max(0.0, self.belief.trusted_until - self._runtime.now())
+        return max(0.0, self._trusted_until - self._runtime.now())
 
     def check(self) -> None:
         """Raise `LeaseLost` if the lease is lost or its trust window over, `NotOwned` once it is released.
@@ -129,10 +137,10 @@ class Lease:
         A forked child never holds its parent's leases. Under `continue` it does not raise; it
         marks the lease `suspect`.
         """
-        if self._fork != Forks.generation:
+        if self._fork != FORKS.generation:
             self.check_fork()
         if self.lost is None and not self.released:
-            if self._runtime.now() < self.belief.trusted_until:
+            if self._runtime.now() < self._trusted_until:
                 return
             self.abandon()
         if self.lost is not None and not self.carries_on:
@@ -141,7 +149,7 @@ class Lease:
             raise NotOwned(self.key, operation="use", was_released=True)
 
     def check_fork(self) -> None:
-        if self._fork != Forks.generation:
+        if self._fork != FORKS.generation:
             raise LeaseLost(self.key, reason=LossReason.PAUSED, fence=self.fence)
 
     def next_seq(self) -> int:
@@ -155,7 +163,7 @@ class Lease:
         `holdfast.locks.guards.guard`.
         """
         # Straight to its maker: after a write that waited for the disk every step on the way is a slow one.
-        return _guard_maker(connection.__class__)(self, connection, resource, seq, once_per_fence)
+        return _GUARD_MAKERS[connection.__class__](self, connection, resource, seq, once_per_fence)
 
     def fence_refused(self, resource: str) -> None:
         self._observer.fence_refused(self.lock_class, resource)
@@ -186,6 +194,7 @@ class Lease:
             belief = believe(self.lock_class.renewal, sent_at=sent_at, spread=spread, hold_until=known.hold_until)
         self.belief = belief
         _, trusted_until, due, _, _ = belief
+        self._trusted_until = trusted_until
         self.look_at = due if due < trusted_until else trusted_until  # noqa: FURB136
         self.suspect = False
 

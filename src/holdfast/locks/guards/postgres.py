@@ -15,7 +15,6 @@ from inspect import isawaitable
 from types import TracebackType
 from typing import Any
 
-from holdfast.locks.fence import Mark
 from holdfast.locks.guards.sql import CREATE_TABLE, Claim, Guard, Statements, sqlstate, table_is_missing
 
 _DOLLARS = Statements.with_placeholders("$1", "$2", "$3")
@@ -48,7 +47,7 @@ class AsyncpgGuard(Guard[Any]):
     async def __aenter__(self) -> Any:
         conn, lease = self._conn, self._lease
         lease.check()
-        self.mark = Mark(lease.fence, lease.next_seq() if self._seq is None else self._seq)
+        self.values = (self.resource, lease.fence, lease.next_seq() if self._seq is None else self._seq)
         self._began, self._savepoint = False, None
         try:
             raised = await (self._claim_in_savepoint() if conn.is_in_transaction() else self._begin_and_claim())
@@ -100,7 +99,7 @@ class AsyncpgGuard(Guard[Any]):
                 return status == _RAISED or await self._claim()
 
     async def _claim(self) -> bool:
-        status = await self._conn.execute(_DOLLARS.claiming(self), self.resource, *self.mark)
+        status = await self._conn.execute(_DOLLARS.claiming(self), *self.values)
         return bool(status == _CLAIMED)
 
     async def _claim_in_savepoint(self, *, create: bool = False) -> bool:
@@ -223,7 +222,7 @@ class PsycopgSession:
         return cursor.rowcount == 1 or await self._claim(claim)
 
     async def _claim(self, claim: Claim) -> bool:
-        cursor = await _settled(self._conn.execute(_PERCENTS.claiming(claim), (claim.resource, *claim.mark)))
+        cursor = await _settled(self._conn.execute(_PERCENTS.claiming(claim), claim.values))
         return bool(cursor.rowcount == 1)
 
     async def _open_stepwise(self, claim: Claim, *, create: bool) -> bool:
@@ -256,7 +255,8 @@ def _prepare(claim: Claim) -> str:
 
 
 def _raise(claim: Claim) -> str:
-    return f"EXECUTE {_name(claim)}({_quoted(claim.resource)},{claim.mark.fence:d},{claim.mark.seq:d})"
+    resource, fence, seq = claim.values
+    return f"EXECUTE {_name(claim)}({_quoted(resource)},{fence:d},{seq:d})"
 
 
 def _name(claim: Claim) -> str:

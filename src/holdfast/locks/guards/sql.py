@@ -39,8 +39,8 @@ _HIGHER_FENCE = "excluded.fence > holdfast_fences.fence"
 class Claim(Protocol):
     """What a guard asks for."""
 
-    resource: str
-    mark: Mark
+    values: tuple[str, int, int]
+    """The resource, and the fence and the seq of the mark: as the statements want them."""
     once_per_fence: bool
 
 
@@ -107,7 +107,10 @@ class Guard(ABC, Generic[C]):
     writes again is rolled back. Read inside the guard: what was read before it is not protected.
     """
 
-    __slots__ = ("_conn", "_lease", "_seq", "answer", "mark", "once_per_fence", "repeated", "resource")
+    __slots__ = ("_conn", "_lease", "_seq", "answer", "once_per_fence", "repeated", "resource", "values")
+
+    values: tuple[str, int, int]
+    """What was offered, once the guard is entered."""
 
     def __init__(self, lease: Fenced, conn: C, resource: str, seq: int | None, once_per_fence: bool) -> None:  # noqa: FBT001  (keywords end at `guard`)
         if lease.fence <= 0 or not resource:
@@ -117,9 +120,13 @@ class Guard(ABC, Generic[C]):
         self._seq = seq
         self.resource = resource
         self.once_per_fence = once_per_fence
-        self.mark = NO_MARK
         self.repeated = False
         self.answer: str | None = None
+
+    @property
+    def mark(self) -> Mark:
+        """What was offered; `NO_MARK` before the guard is entered."""
+        return Mark(*self.values[1:]) if hasattr(self, "values") else NO_MARK
 
     def set_answer(self, answer: str) -> None:
         """Keep `answer` with the mark, in this transaction, for whoever repeats this operation."""
@@ -127,9 +134,10 @@ class Guard(ABC, Generic[C]):
 
     def recognise(self, fence: int, seq: int, answer: str | None) -> None:
         """The claim was not accepted: the same operation again, or a stale one."""
-        if not rule(Mark(fence, seq), self.mark, once_per_fence=self.once_per_fence).repeated:
+        offered = self.mark
+        if not rule(Mark(fence, seq), offered, once_per_fence=self.once_per_fence).repeated:
             self._lease.fence_refused(self.resource)
-            raise StaleFence(self.resource, current=(fence, seq), offered=(self.mark.fence, self.mark.seq))
+            raise StaleFence(self.resource, current=(fence, seq), offered=(offered.fence, offered.seq))
         self.repeated, self.answer = True, answer
 
     @abstractmethod
@@ -161,7 +169,7 @@ class SessionGuard(Guard[C]):
     async def __aenter__(self) -> C:
         lease, session = self._lease, self._session
         lease.check()
-        self.mark = Mark(lease.fence, lease.next_seq() if self._seq is None else self._seq)
+        self.values = (self.resource, lease.fence, lease.next_seq() if self._seq is None else self._seq)
         try:
             try:
                 raised = await session.open(self, create=False)

@@ -84,7 +84,7 @@ class SqlalchemySession:
             self._transaction = self._target.begin_nested()
         if create:
             self._create_table(conn)
-        return self._execute(_NAMED.claiming(claim), claim.resource, *claim.mark).first() is not None
+        return self._execute(_NAMED.claiming(claim), *claim.values).first() is not None
 
     def _create_table(self, conn: Connection) -> None:
         if conn.dialect.name == "sqlite":

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from holdfast.locks.errors import LockError, Unavailable
 from holdfast.locks.port import Busy, Grant, Renewal, Standing
-from holdfast.locks.runtime import Forks, Runtime
+from holdfast.locks.runtime import FORKS, Runtime
 from holdfast.locks.stores.redis.cluster import MOVES_MAX, Place, by_slot, check_key, names_in_slot, owners_of, slot_of
 from holdfast.locks.stores.redis.sentinel import find_primary_blocking
 from holdfast.locks.stores.redis.vigil import Vigil
@@ -50,7 +50,7 @@ class ThreadConnection:
     """A socket of one thread. Closed, never used again, after anything but a complete exchange."""
 
     def __init__(self, address: Address, timeout_s: float, now: Callable[[], float]) -> None:
-        self.generation = Forks.generation
+        self.generation = FORKS.generation
         self._parser = Parser()
         self._socket = _connected(address, timeout_s)
         self._vigil = Vigil(self._socket.fileno(), now)
@@ -88,7 +88,7 @@ class ThreadConnection:
 
     def usable(self) -> bool:
         # After a fork the socket is the parent's: two processes would read each other's replies.
-        return self.generation == Forks.generation
+        return self.generation == FORKS.generation
 
     def close(self) -> None:
         self.generation = -1

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import apsw
 
 from holdfast.locks.errors import LockError, StoreRefused, Unavailable
-from holdfast.locks.runtime import Forks
+from holdfast.locks.runtime import FORKS
 
 if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
@@ -95,7 +95,7 @@ def join(path: str, shown: str, runtime: Runtime, name: str, make: Callable[[Wri
     A process has one writer per file, so that all its stores share their fsyncs; a forked child
     gets one of its own. Blocks; raises `StoreRefused` or `Unavailable`, and then the caller is no user.
     """
-    place = (path if path.startswith(MEMORY) else os.path.realpath(path), runtime, Forks.generation)
+    place = (path if path.startswith(MEMORY) else os.path.realpath(path), runtime, FORKS.generation)
     while True:
         with _writers_lock:
             for idle in [p for p, writer in _writers.items() if writer.closing]:
