@@ -13,6 +13,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.locks.stores.postgres.history import TOGETHER_MIN
+
 #: For the connection that sends these: the order of the index is the order of locking, and a plan made while the tables
 #: were small would later read them whole.
 PLAN = """
@@ -54,6 +56,26 @@ _RELEASE = """
            set_config('synchronous_commit', 'off', true)
     FROM ended
 """
+_RELEASE_TOGETHER = """
+    WITH ended AS (
+        UPDATE holdfast_locks SET token = NULL, expires_at = statement_timestamp()
+        WHERE key = ANY ($2::text::text[]) AND token = $3::jsonb ->> key
+          AND expires_at > statement_timestamp() AND NOT queued
+        RETURNING key, fence, holder, granted_at
+    ), together AS MATERIALIZED (
+        SELECT count(*) AS leases, array_agg(key) AS keys, array_agg(fence) AS fences,
+               array_agg(holder) AS holders, array_agg(granted_at) AS granted_at
+        FROM ended
+    ), recorded AS (
+        INSERT INTO holdfast_releases (ended_at, keys, fences, holders, granted_at)
+        SELECT statement_timestamp(), keys, fences, holders, granted_at FROM together WHERE leases > 0
+    )
+    SELECT leases, 1::bigint,
+           CASE WHEN leases < $1::int THEN keys END,
+           CASE WHEN leases < $1::int THEN fences END,
+           set_config('synchronous_commit', 'off', true)
+    FROM together
+"""
 
 
 def acquire_statement(
@@ -65,7 +87,8 @@ def acquire_statement(
 
 def release_statement(keys: Sequence[str], digests: Sequence[str]) -> tuple[str, tuple[object, ...]]:
     """For sorted keys, no two the same."""
-    return _RELEASE, (len(keys), quoted_array(keys), _by_key(keys, digests))
+    sql = _RELEASE if len(keys) < TOGETHER_MIN else _RELEASE_TOGETHER
+    return sql, (len(keys), quoted_array(keys), _by_key(keys, digests))
 
 
 def common_fence(row: Sequence[Any], asked: int) -> int | None:

@@ -26,6 +26,7 @@ LISTEN_PROBE_S, LISTEN_RETRY_S = 15.0, 1.0
 
 _FACTS = """
     SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'holdfast_store' AND pg_table_is_visible(oid)) AS prepared,
+           EXISTS (SELECT FROM pg_class WHERE relname = 'holdfast_releases' AND pg_table_is_visible(oid)) AS complete,
            pg_is_in_recovery() AS standby, current_setting('transaction_isolation') AS isolation
 """
 
@@ -165,7 +166,7 @@ async def _prepare(connection: asyncpg.Connection, subject: str, deadline: float
         await connection.execute(PLAN)
     with ended_at(connection, asyncio.get_running_loop().time() + CREATE_S):
         if not facts["prepared"]:
-            await _create(connection)
+            await _create(connection, "prepared", "locks.sql")
         version = await connection.fetchval("SELECT version FROM holdfast_store")
     if version is None:
         raise StoreRefused(
@@ -179,12 +180,16 @@ async def _prepare(connection: asyncpg.Connection, subject: str, deadline: float
             f"its tables have version {version}, and this Holdfast knows {SCHEMA_VERSION}",
             next_step="Upgrade Holdfast here, or use another schema (?search_path=… in the URL)",
         )
+    if not facts["complete"]:
+        with ended_at(connection, asyncio.get_running_loop().time() + CREATE_S):
+            await _create(connection, "complete", "releases.sql")
 
 
-async def _create(connection: asyncpg.Connection) -> None:
-    schema = files("holdfast.locks.stores.postgres").joinpath("locks.sql").read_text(encoding="utf-8")
+async def _create(connection: asyncpg.Connection, fact: str, file: str) -> None:
+    """Run the file, unless the fact that it brings about is true by now."""
+    schema = files("holdfast.locks.stores.postgres").joinpath(file).read_text(encoding="utf-8")
     # Several processes may have found the tables missing: the first creates them, the others look again.
     async with connection.transaction(isolation="read_committed"):
         await connection.execute("SELECT pg_advisory_xact_lock(hashtext('holdfast_store'))")
-        if not (await connection.fetchrow(_FACTS))["prepared"]:
+        if not (await connection.fetchrow(_FACTS))[fact]:
             await connection.execute(schema)

@@ -3,7 +3,7 @@
 --   holdfast_store    one row: the schema's version, the floor of all fences, where the sweep stands
 --   holdfast_locks    one row per key; it stays after a release, because it remembers the last fence
 --   holdfast_queue    waiters, in order of entry
---   holdfast_history  one row per ended lease (the current one is still in holdfast_locks)
+--   holdfast_history  one row per ended lease (the current one is still in holdfast_locks), or see `releases.sql`
 --
 -- A key's lease, queue and history change only under the row lock of its holdfast_locks row (but for the
 -- sweep of what is a day old), and whoever locks several rows locks them in key order: batches wait for

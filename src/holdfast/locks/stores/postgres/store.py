@@ -42,15 +42,13 @@ from holdfast.locks.stores.postgres.free import (
     quoted_array,
     release_statement,
 )
+from holdfast.locks.stores.postgres.history import COLLECT, COLLECT_EVERY, COLLECT_LIMITS, HISTORY
 from holdfast.locks.stores.postgres.link import BROKEN, FAILURES, ROLLED_BACK, Listener, connect, ended_at, explained
 
 if TYPE_CHECKING:
     from holdfast.locks.port import LockStore
     from holdfast.locks.runtime import Runtime
 
-#: Requests between two sweeps of what is older than a day, and how many rows a sweep may remove:
-#: more than were written meanwhile, so what is left behind stays bounded.
-COLLECT_EVERY, COLLECT_MAX = 2000, 2000
 #: Batches that go no shorter way after one in which a lock was fought over, or new: there it is a round trip too many.
 FREE_PAUSE = 50
 #: Waiters that are woken by token; if there are more, the oldest are woken with all others of their key.
@@ -63,16 +61,10 @@ _BATCH = """
 """
 _RENEW = "SELECT holdfast_renew($1::text::text[], $2::text::text[], $3::text::int[])"
 _EVICT = "SELECT holdfast_evict($1, $2, $3)"
-# Not waited for on the disk: a sweep that a crash undoes is done again, and its floor is in the log before all that is built on it.
-_COLLECT = f"SELECT holdfast_collect({COLLECT_MAX}), set_config('synchronous_commit', 'off', true)"
 _FIND = "SELECT * FROM holdfast_holders WHERE key = $1"
 # No key sorts after its prefix and the last code point: the scan of the index ends there.
 _LIST = """
     SELECT * FROM holdfast_holders WHERE key >= $1 AND key < $1 || chr(1114111) AND key > $2 ORDER BY key LIMIT $3
-"""
-_HISTORY = """
-    SELECT key, fence, holder, event, extract(epoch FROM at)::float8 AS at, note
-    FROM holdfast_timeline WHERE key = $1 ORDER BY fence DESC, step DESC LIMIT $2
 """
 _STANDINGS = (Standing.GONE, Standing.OWNED, Standing.TAKEN)
 
@@ -125,7 +117,7 @@ class PostgresStore:
     async def open(self) -> None:
         self._open = True
         self._loop = asyncio.get_running_loop()
-        await self._query(_COLLECT)
+        await self._query(COLLECT, *COLLECT_LIMITS)
 
     async def close(self) -> None:
         """What is under way is still answered; what was not sent ends as not applied."""
@@ -189,7 +181,7 @@ class PostgresStore:
         return [Holder(**row) for row in await self._query(_LIST, prefix, after, limit)]
 
     async def list_history(self, key: str, *, limit: int = 100) -> list[Ownership]:
-        newest_first = await self._query(_HISTORY, key, limit)
+        newest_first = await self._query(HISTORY, key, limit)
         return [Ownership(**row) for row in reversed(newest_first)]
 
     # Requests wait in lanes. One task, alive while there are any, owns the connection and sends them.
@@ -246,7 +238,7 @@ class PostgresStore:
         if self._collect_in <= 0:
             self._collect_in = COLLECT_EVERY
             deadline = self._loop.time() + 2 * self._timeout_s
-            self._queries.append(_Exchange(_COLLECT, (), deadline, (), lambda rows: None))
+            self._queries.append(_Exchange(COLLECT, COLLECT_LIMITS, deadline, (), lambda rows: None))
         return batch, firsts
 
     async def _perform_batch(self, batch: list[Request], firsts: int) -> None:
