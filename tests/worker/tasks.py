@@ -319,6 +319,17 @@ async def charge_killed(job: Job) -> Any:
     return await job.once("charge", charge_and_die)
 
 
+@worker.task("charge.insistent")
+def charge_insistent(job: SyncJob) -> Any:
+    def charge_and_break() -> None:
+        charge(job.payload["file"], 42)
+        raise ConnectionResetError
+
+    while True:
+        with suppress(ConnectionResetError):
+            return job.once("charge", charge_and_break)
+
+
 def fetch(file: str, found: Any) -> Any:
     charge(file, 42)
     return found
