@@ -156,3 +156,16 @@ async def test_effect_that_asks_for_itself_is_refused_and_does_not_wait_for_itse
             await job.once("pay", lambda: asyncio.gather(job.once("pay", print)))
     with pytest.raises(EffectUnknown):
         sync_job.once("pay", lambda: sync_job.once("pay", print))
+
+
+def test_coroutine_that_a_function_cannot_await_is_no_effect_that_has_happened() -> None:
+    paid: list[int] = []
+
+    async def pay() -> None:
+        paid.append(1)
+
+    ledger = Ledger()
+    with pytest.raises(EffectAbsent, match="async def"):
+        SyncJob(WORK, ledger.answer).once("pay", pay)
+
+    assert (paid, ledger.committed, ledger.withdrawn) == ([], {}, ["pay"])

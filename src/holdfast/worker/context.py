@@ -212,6 +212,11 @@ class SyncJob(JobFacts):
                     reply = step.run()
                 except EffectAbsent as absent:
                     reply = absent
+                if inspect.iscoroutine(reply):
+                    reply.close()  # nothing of it was done, and nobody here can
+                    reply = EffectAbsent(
+                        "it is a coroutine: make the handler an `async def` as well, or call a function"
+                    )
             else:
                 reply = _accepted(self._ask(step))
 
