@@ -169,3 +169,11 @@ def test_coroutine_that_a_function_cannot_await_is_no_effect_that_has_happened()
         SyncJob(WORK, ledger.answer).once("pay", pay)
 
     assert (paid, ledger.committed, ledger.withdrawn) == ([], {}, ["pay"])
+
+
+@pytest.mark.parametrize("key", [42, None, b"pay"])
+async def test_key_of_an_effect_that_is_no_text_is_told_to_the_handler(key: Any) -> None:
+    with pytest.raises(TypeError, match="key of an effect"):
+        SyncJob(WORK, Ledger().answer).once(key, print)
+    with pytest.raises(TypeError, match="key of an effect"):
+        await Job(WORK, Ledger().wait_answer).once(key, print)

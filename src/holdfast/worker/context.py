@@ -71,6 +71,8 @@ class JobFacts:
 
     def _effect(self, key: str, fn: Callable[..., Any], args: tuple[Any, ...], *, idempotent: bool) -> Steps:
         """The steps of one effect, without a way to wait: what to ask, what to call, what it comes to."""
+        if not isinstance(key, str):
+            raise TypeError(f"the key of an effect is a text, not {key!r}")
         answer: Answer = yield Prepare(key, idempotent)
         if answer.ruling == "blocked":
             raise EffectUnknown(key)
