@@ -54,6 +54,7 @@ class Performer:
         self._loop = asyncio.Runner(loop_factory=loop_factory())
         self._numbers = 0
         self._running: SyncJob | None = None
+        self._interrupted = False
 
     def serve(self) -> None:
         worker = self._load()
@@ -63,6 +64,8 @@ class Performer:
             # Anything else is late: for a handler that has already ended.
 
     def interrupt(self, signum: int, frame: object) -> None:
+        # Of the one job or of none: a child that was told to stop is given nothing more.
+        self._interrupted = True
         if self._running is not None:
             self._running.interrupt()
 
@@ -88,14 +91,20 @@ class Performer:
             return Done("failed", error={"code": "no-handler", "message": f"no task for topic {work.topic!r}"})
         if task.is_coroutine:
             return self._loop.run(self._run_coroutine(task.handler, work))
+        return self._run_function(task.handler, work)
+
+    def _run_function(self, handler: Callable[[Any], Any], work: Work) -> Done:
         job = SyncJob(work, self._ask)
         try:
             self._running = job
-            return ended(lambda: task.handler(job))
-        except AttemptOver:  # between the handler's end and the next line
-            return Done("cancelled")
+            if self._interrupted:  # while the work was on its way
+                job.interrupt()
+            done = ended(lambda: handler(job))
+        except AttemptOver:  # or between the handler's end and the next line
+            done = Done("cancelled")
         finally:
             self._running = None
+        return done
 
     def _ask(self, request: Request) -> Answer:
         self._numbers += 1
@@ -136,6 +145,8 @@ class Performer:
         job = Job(work, ask)
         task = asyncio.ensure_future(_awaited(handler, job))
         self._end.watch(loop, read)
+        for order in self._end.take_read():  # it came together with the work
+            obey(order)
         try:
             await asyncio.wait([task])
         finally:
