@@ -14,13 +14,14 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from holdfast.worker.context import Job, SyncJob
 from holdfast.worker.ending import ended, told
-from holdfast.worker.errors import AttemptOver, BrokenWorker
+from holdfast.worker.errors import AttemptOver, BrokenWorker, LeaseLost
 from holdfast.worker.wire import Answer, Ask, Begin, Broken, CancelWork, ChildEnd, Done, Order, Ready, Request, Work
 from holdfast.worker.worker import Worker, load, loop_factory
 
@@ -53,6 +54,8 @@ class Performer:
         self._end = end
         self._loop = asyncio.Runner(loop_factory=loop_factory())
         self._numbers = 0
+        self._asking = threading.Lock()
+        """One thread of a handler at a time: it would read, and throw away, what another one waits for."""
         self._running: SyncJob | None = None
         self._interrupted = False
 
@@ -94,7 +97,12 @@ class Performer:
         return self._run_function(task.handler, work)
 
     def _run_function(self, handler: Callable[[Any], Any], work: Work) -> Done:
-        job = SyncJob(work, self._ask)
+        def ask(request: Request) -> Answer:
+            with self._asking:
+                job.check_lease()
+                return self._ask(request)
+
+        job = SyncJob(work, ask)
         try:
             self._running = job
             if self._interrupted:  # while the work was on its way
@@ -104,6 +112,8 @@ class Performer:
             done = Done("cancelled")
         finally:
             self._running = None
+        with self._asking:  # a thread that waits for an answer is given it, and does not read the next job's orders
+            job.over = "stale"
         return done
 
     def _ask(self, request: Request) -> Answer:
@@ -119,6 +129,8 @@ class Performer:
         asked: dict[int, asyncio.Future[Answer]] = {}
 
         async def ask(request: Request) -> Answer:
+            if task.done():  # what the handler has left behind: by now it would be taken for the next job's
+                raise LeaseLost("stale")
             self._numbers += 1
             number = self._numbers
             asked[number] = loop.create_future()
@@ -151,6 +163,7 @@ class Performer:
             await asyncio.wait([task])
         finally:
             self._end.unwatch(loop)
+            job.over = "stale"
         return ended(task.result)
 
 
