@@ -69,6 +69,13 @@ def threads(job: SyncJob):
     with ThreadPoolExecutor(8) as pool:
         return list(pool.map(lambda n: job.once(str(n), lambda: n), range(40)))
 
+@worker.task("fork.sync")
+def fork(job: SyncJob):
+    if os.fork() == 0:
+        return "copy"
+    os.wait()
+    return "original"
+
 @worker.task("elsewhere.sync")
 def elsewhere(job: SyncJob):
     os.setpgid(0, os.getpgid(os.getppid()))
@@ -135,6 +142,13 @@ async def test_threads_of_a_handler_may_all_ask(child: Child) -> None:
 
     assert msgspec.json.decode(done.result) == list(range(40))
     assert len(asks) == 80
+
+
+async def test_copy_of_a_handlers_process_does_not_speak_for_it(child: Child) -> None:
+    first, _ = await told(child, "fork.sync")
+    second, _ = await told(child, "fork.sync")
+
+    assert (first.result, second.result) == (b'"original"', b'"original"')
 
 
 async def test_handler_that_has_left_its_process_group_is_killed_all_the_same(child: Child) -> None:

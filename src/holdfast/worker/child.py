@@ -33,7 +33,11 @@ def main() -> None:
     descriptor, supervisor = int(sys.argv[1]), int(sys.argv[2])
     die_with(supervisor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    performer = Performer(ChildEnd(socket.socket(fileno=descriptor)))
+    connection = socket.socket(fileno=descriptor)
+    # Whatever the handlers start is not to speak with the supervisor: it would hear what is said to this process.
+    connection.set_inheritable(False)
+    os.register_at_fork(after_in_child=connection.close)
+    performer = Performer(ChildEnd(connection))
     signal.signal(CANCEL_SIGNAL, performer.interrupt)
     with suppress(BrokenPipeError, ConnectionResetError):  # the supervisor is gone: so are we
         performer.serve()
@@ -58,12 +62,16 @@ class Performer:
         """One thread of a handler at a time: it would read, and throw away, what another one waits for."""
         self._running: SyncJob | None = None
         self._interrupted = False
+        self._pid = os.getpid()
 
     def serve(self) -> None:
         worker = self._load()
         while worker is not None and (order := self._end.wait_order()) is not None:
             if isinstance(order, Work):
-                self._end.say(self._perform(worker, order))
+                done = self._perform(worker, order)
+                if os.getpid() != self._pid:
+                    os._exit(done.outcome != "succeeded")  # a copy that the handler made: the original has the word
+                self._end.say(done)
             # Anything else is late: for a handler that has already ended.
 
     def interrupt(self, signum: int, frame: object) -> None:
