@@ -108,3 +108,17 @@ async def test_script_runs_its_own_worker(tmp_path: Path) -> None:
         assert process.wait(10) == 0
 
     assert job["result"] == "script"
+
+
+def test_script_that_runs_its_worker_while_it_is_loaded_says_what_to_do(tmp_path: Path) -> None:
+    """Its children load the file too: without a stop, each of them would start children of its own."""
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        f"from holdfast.worker import Worker\nworker = Worker({PLANE!r}, slots=1)\n"
+        "@worker.task('t')\ndef t(job):\n    pass\n"
+        "worker.run()\n"
+    )
+    ended = subprocess.run([sys.executable, str(script)], stderr=subprocess.PIPE, text=True, timeout=20, check=False)
+
+    assert ended.returncode == 1
+    assert 'if __name__ == "__main__": worker.run()' in ended.stderr.splitlines()[-1]
