@@ -110,9 +110,16 @@ def exit_(job: SyncJob) -> None:
     raise SystemExit(3)
 
 
+@worker.task("exit.coroutine")
+@worker.task("exit.thread", isolation="thread")
 @worker.task("exit.async", isolation="async")
 async def exit_async(job: Job) -> None:
     raise SystemExit(3)
+
+
+@worker.task("exit.task.thread", isolation="thread")
+async def exit_in_task(job: Job) -> None:
+    await asyncio.gather(exit_async(job))
 
 
 @worker.task("cancel-itself.async", isolation="async")

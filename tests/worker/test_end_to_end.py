@@ -55,12 +55,18 @@ async def test_family_and_progress(url: str, client: Client) -> None:
         assert (await client.run("progress.sync"))["progress"] == {"step": 2}
 
 
+_THREAD_MAY_EXIT = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+
 @pytest.mark.parametrize(
     ("topic", "code", "attempts"),
     [
         ("raise", "KeyError", 2),
         ("exit", "SystemExit", 2),
         ("exit.async", "SystemExit", 2),
+        ("exit.coroutine", "SystemExit", 2),
+        ("exit.thread", "SystemExit", 2),
+        pytest.param("exit.task.thread", "handler-exited", 2, marks=_THREAD_MAY_EXIT),
         ("cancel-itself.async", "handler-cancelled", 2),
         ("fatal", "Fatal", 1),
         ("not-json", "result-not-json", 1),

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.worker.context import Job, SyncJob
-from holdfast.worker.ending import ended, told
+from holdfast.worker.ending import awaited, ended, told
 from holdfast.worker.errors import AttemptOver, BrokenWorker, LeaseLost
 from holdfast.worker.wire import Answer, Ask, Begin, Broken, CancelWork, ChildEnd, Done, Order, Ready, Request, Work
 from holdfast.worker.worker import Worker, load, loop_factory
@@ -163,7 +163,7 @@ class Performer:
                 obey(order)
 
         job = Job(work, ask)
-        task = asyncio.ensure_future(_awaited(handler, job))
+        task = asyncio.ensure_future(awaited(handler, job))
         self._end.watch(loop, read)
         for order in self._end.take_read():  # it came together with the work
             obey(order)
@@ -172,11 +172,7 @@ class Performer:
         finally:
             self._end.unwatch(loop)
             job.over = "stale"
-        return ended(task.result)
-
-
-async def _awaited(handler: Callable[[Any], Any], job: Job) -> Any:
-    return await handler(job)
+        return ended(lambda: task.result()())
 
 
 if __name__ == "__main__":

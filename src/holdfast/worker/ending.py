@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast.core.plain_json import to_json
 from holdfast.worker.errors import AttemptOver, EffectAbsent, EffectUnknown, Fatal
@@ -28,6 +29,20 @@ def ended(result: Callable[[], Any]) -> Done:
         return Done("succeeded", to_json(value))
     except Exception as error:  # noqa: BLE001  (what is encoded is the handler's, down to the fields of its objects)
         return failed("result-not-json", _words(error), retryable=False)
+
+
+async def awaited(handler: Callable[[Any], Any], job: object) -> Callable[[], Any]:
+    """For a task of the handler's own: what `ended` is to be given. A task that raises SystemExit ends the loop that it
+    is in, and with it the process or the thread, before anybody could say how the handler ended."""
+    try:
+        value = await handler(job)
+    except (SystemExit, KeyboardInterrupt) as error:
+        return partial(raise_again, error)
+    return lambda: value
+
+
+def raise_again(error: BaseException) -> NoReturn:
+    raise error
 
 
 def _ended_by(error: BaseException) -> Done:
