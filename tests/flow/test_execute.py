@@ -10,6 +10,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.stage import staged
 from holdfast.core.states import State
+from holdfast.flow.execute import Attempt, report_progress
 from holdfast.flow.recover import lose_attempts
 
 
@@ -75,3 +76,21 @@ async def test_renewal_is_one_call_of_the_store_and_another_for_what_is_lost(run
         assert stage.store.calls == {"renew_leases": 1}
         assert (await stage.renew(lost)).code == "stale-fence"
         assert stage.store.calls == {"renew_leases": 2, "find_jobs": 1, "add_notes": 1}
+
+
+@on_virtual_time
+async def test_no_progress_is_lost_because_others_report_at_the_same_time(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        job = await stage.submit()
+        await stage.dispatch(job, "w1")
+        [running] = await stage.claim("w1")
+        attempt = Attempt(running.id, running.fence)
+
+        told = await asyncio.gather(
+            *(report_progress(attempt, n, store=stage.store, telemetry=stage.telemetry) for n in range(8))
+        )
+
+        kept = [
+            e for e in await stage.store.list_events(after=0, limit=100, job_id=job.id) if e.kind == "job.progressed"
+        ]
+        assert (len(told), len(kept)) == (8, 8)

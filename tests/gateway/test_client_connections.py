@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 import pytest
 
@@ -68,6 +70,21 @@ def neighbour(serve: Serve) -> Iterator[Neighbour]:
 
 def connections(url: str) -> Connections:
     return Connections(Plane.at(url, api_key="", tenant="default", actor=""))
+
+
+def test_connection_of_a_process_is_not_used_by_its_fork() -> None:
+    """Both would write to it, and each might read the other's answer."""
+    with neighbour(lambda connection, _: connection.sendall(OK)) as there:
+        asked = connections(there.url)
+        asked.request(DO)
+        if (fork := os.fork()) == 0:
+            # The neighbour serves one connection at a time: that of the parent. Another one is left waiting.
+            with suppress(errors.PlaneUnavailable):
+                asked.request(replace(DO, answer_s=0.2))
+            os._exit(0)
+        os.waitpid(fork, 0)
+        assert len(there.heard) == 1
+        asked.close()
 
 
 def test_connection_is_used_again() -> None:

@@ -132,6 +132,13 @@ async def test_wait_outlives_a_restart_of_the_plane(runtime: VirtualRuntime) -> 
 
 
 @on_virtual_time
+async def test_run_whose_plane_is_restarted_once_it_has_the_job_outlives_that(runtime: VirtualRuntime) -> None:
+    network = Network(runtime, answer(JOB, 202), *[refused() for _ in range(12)], answer(DONE))
+    async with asking(runtime, network) as client:
+        assert (await client.run("t", timeout=600)).state == "SUCCEEDED"
+
+
+@on_virtual_time
 async def test_wait_for_a_plane_that_was_never_there_ends(runtime: VirtualRuntime) -> None:
     async with asking(runtime, Network(runtime, *[refused() for _ in range(4)])) as client:
         with pytest.raises(errors.PlaneUnavailable):

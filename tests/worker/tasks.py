@@ -110,9 +110,16 @@ def exit_(job: SyncJob) -> None:
     raise SystemExit(3)
 
 
+@worker.task("exit.coroutine")
+@worker.task("exit.thread", isolation="thread")
 @worker.task("exit.async", isolation="async")
 async def exit_async(job: Job) -> None:
     raise SystemExit(3)
+
+
+@worker.task("exit.task.thread", isolation="thread")
+async def exit_in_task(job: Job) -> None:
+    await asyncio.gather(exit_async(job))
 
 
 @worker.task("cancel-itself.async", isolation="async")
@@ -317,6 +324,17 @@ async def charge_killed(job: Job) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
 
     return await job.once("charge", charge_and_die)
+
+
+@worker.task("charge.insistent")
+def charge_insistent(job: SyncJob) -> Any:
+    def charge_and_break() -> None:
+        charge(job.payload["file"], 42)
+        raise ConnectionResetError
+
+    while True:
+        with suppress(ConnectionResetError):
+            return job.once("charge", charge_and_break)
 
 
 def fetch(file: str, found: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -108,3 +109,33 @@ async def test_script_runs_its_own_worker(tmp_path: Path) -> None:
         assert process.wait(10) == 0
 
     assert job["result"] == "script"
+
+
+def test_script_that_runs_its_worker_while_it_is_loaded_says_what_to_do(tmp_path: Path) -> None:
+    """Its children load the file too: without a stop, each of them would start children of its own."""
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        f"from holdfast.worker import Worker\nworker = Worker({PLANE!r}, slots=1)\n"
+        "@worker.task('t')\ndef t(job):\n    pass\n"
+        "worker.run()\n"
+    )
+    ended = subprocess.run([sys.executable, str(script)], stderr=subprocess.PIPE, text=True, timeout=20, check=False)
+
+    assert ended.returncode == 1
+    assert 'if __name__ == "__main__": worker.run()' in ended.stderr.splitlines()[-1]
+
+
+async def test_worker_that_still_loads_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    script, loading = tmp_path / "slow.py", tmp_path / "loading"
+    script.write_text(
+        f"import pathlib, time\nfrom holdfast.worker import Worker\nworker = Worker({PLANE!r}, slots=1)\n"
+        "@worker.task('t')\ndef t(job):\n    pass\n"
+        "if __name__ == '__main__':\n    worker.run()\n"
+        f"else:\n    pathlib.Path({str(loading)!r}).write_text('')\n    time.sleep(60)\n"
+    )
+    process = subprocess.Popen([sys.executable, str(script)])
+    async with asyncio.timeout(20):
+        while not loading.exists():
+            await asyncio.sleep(0.01)
+        process.terminate()
+        assert await asyncio.to_thread(process.wait) == 0

@@ -55,12 +55,18 @@ async def test_family_and_progress(url: str, client: Client) -> None:
         assert (await client.run("progress.sync"))["progress"] == {"step": 2}
 
 
+_THREAD_MAY_EXIT = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+
 @pytest.mark.parametrize(
     ("topic", "code", "attempts"),
     [
         ("raise", "KeyError", 2),
         ("exit", "SystemExit", 2),
         ("exit.async", "SystemExit", 2),
+        ("exit.coroutine", "SystemExit", 2),
+        ("exit.thread", "SystemExit", 2),
+        pytest.param("exit.task.thread", "handler-exited", 2, marks=_THREAD_MAY_EXIT),
         ("cancel-itself.async", "handler-cancelled", 2),
         ("fatal", "Fatal", 1),
         ("not-json", "result-not-json", 1),
@@ -268,12 +274,13 @@ async def test_effect_that_did_not_happen_for_certain_is_tried_again_without_a_p
     assert (effect["state"], len(marks(file))) == ("committed", 2)
 
 
-async def test_effect_of_a_killed_child_waits_for_a_person_and_is_not_repeated(
-    url: str, client: Client, tmp_path: Path
+@pytest.mark.parametrize("topic", ["charge.killed", "charge.insistent"])
+async def test_effect_that_nobody_knows_of_waits_for_a_person_and_is_not_repeated(
+    url: str, client: Client, tmp_path: Path, topic: str
 ) -> None:
     file = tmp_path / "ledger"
     async with serving(TASKS, url=url, slots=1):
-        job_id = await client.submit("charge.killed", {"file": str(file)})
+        job_id = await client.submit(topic, {"file": str(file)})
         await client.wait_event(job_id, "job.parked")
         await client.resolve(job_id, "charge", state="committed", result={"amount": 42})
         job = await client.wait_ended(job_id)

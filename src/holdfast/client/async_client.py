@@ -103,11 +103,12 @@ class AsyncClient(Verbs):
         )
         if job.state in TERMINAL:
             return job
-        return await self.wait(job.id, None if until is None else until - self._runtime.now())
+        left_s = None if until is None else until - self._runtime.now()
+        return await self._wait(for_job(job.id, left_s, self._runtime.now()), Outage(was_reached=True))
 
     async def wait(self, job_id: str, timeout: float | None = None) -> api.JobView:  # noqa: ASYNC109  (what it waits for outlives a cancelled wait)
         """The job once it is terminal. Outlives a restart of the plane. Raises `TimeoutError`."""
-        return await self._wait(for_job(job_id, timeout, self._runtime.now()))
+        return await self._wait(for_job(job_id, timeout, self._runtime.now()), Outage())
 
     async def run_workflow(
         self,
@@ -134,14 +135,15 @@ class AsyncClient(Verbs):
         )
         if run.state.upper() in TERMINAL:
             return run
-        return await self.wait_run(run.id, None if until is None else until - self._runtime.now())
+        left_s = None if until is None else until - self._runtime.now()
+        return await self._wait(for_run(run.id, left_s, self._runtime.now()), Outage(was_reached=True))
 
     async def wait_run(self, run_id: str, timeout: float | None = None) -> RunView:  # noqa: ASYNC109  (likewise)
         """The run once it has ended. Outlives a restart of the plane. Raises `TimeoutError`."""
-        return await self._wait(for_run(run_id, timeout, self._runtime.now()))
+        return await self._wait(for_run(run_id, timeout, self._runtime.now()), Outage())
 
-    async def _wait(self, waiting: Waiting[W]) -> W:
-        now, outage = self._runtime.now, Outage()
+    async def _wait(self, waiting: Waiting[W], outage: Outage) -> W:
+        now = self._runtime.now
         while True:
             try:
                 found = await self.ask(waiting.ask(now()))

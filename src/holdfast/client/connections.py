@@ -14,19 +14,20 @@ from holdfast.client import replies
 from holdfast.client.asks import Ask
 from holdfast.client.exchange import BrokenAnswer, Connection
 from holdfast.client.replies import Plane, Reply
-from holdfast.locks.runtime import SYSTEM
+from holdfast.locks.runtime import SYSTEM, Forks
 
 IDLE_MAX = 20
 
 
 class Connections:
-    """To one plane, kept for the next request. May be shared by threads."""
+    """To one plane, kept for the next request. May be shared by threads; a fork makes its own."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
         self._idle: list[tuple[Connection, float]] = []
         """With the time since which nobody uses it."""
         self._lock = threading.Lock()
+        self._generation = Forks.generation
 
     def close(self) -> None:
         with self._lock:
@@ -82,6 +83,9 @@ class Connections:
         return self._connect(answer_s)
 
     def _pop(self) -> tuple[Connection, float] | None:
+        if self._generation != Forks.generation:
+            # A fork: they are the parent's too, and each might read the other's answer. So may the lock be.
+            self._generation, self._lock, self._idle = Forks.generation, threading.Lock(), []
         with self._lock:
             return self._idle.pop() if self._idle else None
 

@@ -77,11 +77,12 @@ class Client(Verbs):
         )
         if job.state in TERMINAL:
             return job
-        return self.wait(job.id, None if until is None else until - SYSTEM.now())
+        left_s = None if until is None else until - SYSTEM.now()
+        return self._wait(for_job(job.id, left_s, SYSTEM.now()), Outage(was_reached=True))
 
     def wait(self, job_id: str, timeout: float | None = None) -> api.JobView:
         """The job once it is terminal. Outlives a restart of the plane. Raises `TimeoutError`."""
-        return self._wait(for_job(job_id, timeout, SYSTEM.now()))
+        return self._wait(for_job(job_id, timeout, SYSTEM.now()), Outage())
 
     def run_workflow(
         self,
@@ -108,14 +109,15 @@ class Client(Verbs):
         )
         if run.state.upper() in TERMINAL:
             return run
-        return self.wait_run(run.id, None if until is None else until - SYSTEM.now())
+        left_s = None if until is None else until - SYSTEM.now()
+        return self._wait(for_run(run.id, left_s, SYSTEM.now()), Outage(was_reached=True))
 
     def wait_run(self, run_id: str, timeout: float | None = None) -> RunView:
         """The run once it has ended. Outlives a restart of the plane. Raises `TimeoutError`."""
-        return self._wait(for_run(run_id, timeout, SYSTEM.now()))
+        return self._wait(for_run(run_id, timeout, SYSTEM.now()), Outage())
 
-    def _wait(self, waiting: Waiting[W]) -> W:
-        now, outage = SYSTEM.now, Outage()
+    def _wait(self, waiting: Waiting[W], outage: Outage) -> W:
+        now = SYSTEM.now
         while True:
             try:
                 found = self.ask(waiting.ask(now()))

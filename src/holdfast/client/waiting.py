@@ -28,8 +28,8 @@ _RUN_ENDS = ("run.succeeded", "run.failed", "run.cancelled", "run.timeout")
 class Outage:
     """Who waits long outlives a restart of the plane, but not a plane that was never there."""
 
-    def __init__(self) -> None:
-        self._was_reached = False
+    def __init__(self, *, was_reached: bool = False) -> None:
+        self._was_reached = was_reached
         self._began_at: float | None = None
 
     def reached(self) -> None:

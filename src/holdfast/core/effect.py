@@ -64,6 +64,9 @@ def rule_on_repeat(effect: Effect, *, fence: int, risk: Risk, idempotent: bool) 
         return Ruling.REMEMBERED
     if effect.state is EffectState.ABSENT or (effect.state is EffectState.PREPARED and effect.fence == fence):
         return Ruling.RUN
-    if risk is Risk.LOW or (risk is Risk.MEDIUM and idempotent):
-        return Ruling.RUN
-    return Ruling.BLOCKED
+    return Ruling.RUN if may_repeat(risk, idempotent=idempotent) else Ruling.BLOCKED
+
+
+def may_repeat(risk: Risk, *, idempotent: bool) -> bool:
+    """May an effect be performed that was begun before, while nobody knows whether it happened?"""
+    return risk is Risk.LOW or (risk is Risk.MEDIUM and idempotent)

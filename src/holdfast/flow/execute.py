@@ -184,7 +184,7 @@ async def find_cancelled(worker: str, *, store: Store) -> list[Attempt]:
 
 async def report_progress(attempt: Attempt, progress: Any, *, store: Store, telemetry: Telemetry) -> Standing:
     """Keep what the worker says about how far it is."""
-    for _ in range(2):  # once more if a renewal came in between
+    while True:  # again if a renewal or another report came in between: each time one of them got on
         [job] = await store.find_jobs([attempt.job_id])
         if job is None:
             return Standing(attempt.job_id, None, "not-found")
@@ -194,7 +194,6 @@ async def report_progress(attempt: Attempt, progress: Any, *, store: Store, tele
         [written] = await store.apply([Change(before=job, after=noted, kind="job.progressed", detail={})])
         if written:
             return Standing(job.id, noted)
-    return Standing(attempt.job_id, job)
 
 
 async def prepare_effect(

@@ -14,13 +14,14 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from holdfast.worker.context import Job, SyncJob
-from holdfast.worker.ending import ended, told
-from holdfast.worker.errors import AttemptOver, BrokenWorker
+from holdfast.worker.ending import awaited, ended, told
+from holdfast.worker.errors import AttemptOver, BrokenWorker, LeaseLost
 from holdfast.worker.wire import Answer, Ask, Begin, Broken, CancelWork, ChildEnd, Done, Order, Ready, Request, Work
 from holdfast.worker.worker import Worker, load, loop_factory
 
@@ -32,7 +33,11 @@ def main() -> None:
     descriptor, supervisor = int(sys.argv[1]), int(sys.argv[2])
     die_with(supervisor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    performer = Performer(ChildEnd(socket.socket(fileno=descriptor)))
+    connection = socket.socket(fileno=descriptor)
+    # Whatever the handlers start is not to speak with the supervisor: it would hear what is said to this process.
+    connection.set_inheritable(False)
+    os.register_at_fork(after_in_child=connection.close)
+    performer = Performer(ChildEnd(connection))
     signal.signal(CANCEL_SIGNAL, performer.interrupt)
     with suppress(BrokenPipeError, ConnectionResetError):  # the supervisor is gone: so are we
         performer.serve()
@@ -53,16 +58,25 @@ class Performer:
         self._end = end
         self._loop = asyncio.Runner(loop_factory=loop_factory())
         self._numbers = 0
+        self._asking = threading.Lock()
+        """One thread of a handler at a time: it would read, and throw away, what another one waits for."""
         self._running: SyncJob | None = None
+        self._interrupted = False
+        self._pid = os.getpid()
 
     def serve(self) -> None:
         worker = self._load()
         while worker is not None and (order := self._end.wait_order()) is not None:
             if isinstance(order, Work):
-                self._end.say(self._perform(worker, order))
+                done = self._perform(worker, order)
+                if os.getpid() != self._pid:
+                    os._exit(done.outcome != "succeeded")  # a copy that the handler made: the original has the word
+                self._end.say(done)
             # Anything else is late: for a handler that has already ended.
 
     def interrupt(self, signum: int, frame: object) -> None:
+        # Of the one job or of none: a child that was told to stop is given nothing more.
+        self._interrupted = True
         if self._running is not None:
             self._running.interrupt()
 
@@ -88,14 +102,27 @@ class Performer:
             return Done("failed", error={"code": "no-handler", "message": f"no task for topic {work.topic!r}"})
         if task.is_coroutine:
             return self._loop.run(self._run_coroutine(task.handler, work))
-        job = SyncJob(work, self._ask)
+        return self._run_function(task.handler, work)
+
+    def _run_function(self, handler: Callable[[Any], Any], work: Work) -> Done:
+        def ask(request: Request) -> Answer:
+            with self._asking:
+                job.check_lease()
+                return self._ask(request)
+
+        job = SyncJob(work, ask)
         try:
             self._running = job
-            return ended(lambda: task.handler(job))
-        except AttemptOver:  # between the handler's end and the next line
-            return Done("cancelled")
+            if self._interrupted:  # while the work was on its way
+                job.interrupt()
+            done = ended(lambda: handler(job))
+        except AttemptOver:  # or between the handler's end and the next line
+            done = Done("cancelled")
         finally:
             self._running = None
+        with self._asking:  # a thread that waits for an answer is given it, and does not read the next job's orders
+            job.over = "stale"
+        return done
 
     def _ask(self, request: Request) -> Answer:
         self._numbers += 1
@@ -110,6 +137,8 @@ class Performer:
         asked: dict[int, asyncio.Future[Answer]] = {}
 
         async def ask(request: Request) -> Answer:
+            if task.done():  # what the handler has left behind: by now it would be taken for the next job's
+                raise LeaseLost("stale")
             self._numbers += 1
             number = self._numbers
             asked[number] = loop.create_future()
@@ -134,17 +163,16 @@ class Performer:
                 obey(order)
 
         job = Job(work, ask)
-        task = asyncio.ensure_future(_awaited(handler, job))
+        task = asyncio.ensure_future(awaited(handler, job))
         self._end.watch(loop, read)
+        for order in self._end.take_read():  # it came together with the work
+            obey(order)
         try:
             await asyncio.wait([task])
         finally:
             self._end.unwatch(loop)
-        return ended(task.result)
-
-
-async def _awaited(handler: Callable[[Any], Any], job: Job) -> Any:
-    return await handler(job)
+            job.over = "stale"
+        return ended(lambda: task.result()())
 
 
 if __name__ == "__main__":

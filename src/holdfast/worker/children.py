@@ -113,6 +113,11 @@ class Child(asyncio.Protocol):
                 self.used_up = True
                 with suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
+                os.kill(self._process.pid, signal.SIGKILL)  # a handler may have put it into another group
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def usable(self) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast.core.plain_json import to_json
 from holdfast.worker.errors import AttemptOver, EffectAbsent, EffectUnknown, Fatal
@@ -22,20 +23,63 @@ def ended(result: Callable[[], Any]) -> Done:
     """What `result`, which returns or raises what the handler did, comes to."""
     try:
         value = result()
-    except (AttemptOver, asyncio.CancelledError):
-        return Done("cancelled")
-    except EffectUnknown as error:
-        return failed("effect-unknown", _words(error), retryable=False)
-    except Fatal as error:
-        return _raised(error, _code(error.__cause__ or error), retryable=False)
-    except EffectAbsent as error:
-        return _raised(error, _code(error.__cause__ or error))
     except BaseException as error:  # noqa: BLE001  (a handler's SystemExit ends the handler, not its process)
-        return _raised(error, _code(error))
+        return _ended_by(error)
     try:
         return Done("succeeded", to_json(value))
     except Exception as error:  # noqa: BLE001  (what is encoded is the handler's, down to the fields of its objects)
         return failed("result-not-json", _words(error), retryable=False)
+
+
+async def awaited(handler: Callable[[Any], Any], job: object) -> Callable[[], Any]:
+    """For a task of the handler's own: what `ended` is to be given. A task that raises SystemExit ends the loop that it
+    is in, and with it the process or the thread, before anybody could say how the handler ended."""
+    try:
+        value = await handler(job)
+    except (SystemExit, KeyboardInterrupt) as error:
+        return partial(raise_again, error)
+    return lambda: value
+
+
+def raise_again(error: BaseException) -> NoReturn:
+    raise error
+
+
+def _ended_by(error: BaseException) -> Done:
+    match error:
+        case BaseExceptionGroup():
+            return _ended_by_all(error)
+        case AttemptOver() | asyncio.CancelledError():
+            return Done("cancelled")
+        case EffectUnknown():
+            return failed("effect-unknown", _words(error), retryable=False)
+        case Fatal():
+            return _raised(error, _code(error.__cause__ or error), retryable=False)
+        case EffectAbsent():
+            return _raised(error, _code(error.__cause__ or error))
+        case _:
+            return _raised(error, _code(error))
+
+
+def _ended_by_all(group: BaseExceptionGroup[BaseException]) -> Done:
+    """As by the weightiest of them: what a TaskGroup wraps must not be tried again for that."""
+    each = list(_members(group))
+    for weighty in (EffectUnknown, Fatal):
+        for error in each:
+            if isinstance(error, weighty):
+                return _ended_by(error)
+    if len(each) == 1 or all(isinstance(error, AttemptOver) for error in each):
+        return _ended_by(each[0])
+    words = "; ".join(f"{_code(error)}: {_words(error)}" for error in each)
+    return failed(_code(group), f"{len(each)} errors: {words}", trace=_traceback(group))
+
+
+def _members(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _members(error)
+        else:
+            yield error
 
 
 def failed(code: str, message: str, *, retryable: bool = True, trace: str = "") -> Done:

@@ -3,7 +3,7 @@
     Exception
     ├── Fatal             raised by a handler: it failed, and another attempt would fail as well
     ├── EffectAbsent      raised by the function of `job.once`: it did not happen, for certain
-    ├── EffectUnknown     raised by `job.once`: an earlier attempt may have done it; a person decides
+    ├── EffectUnknown     raised by `job.once`: it may have been done before; a person decides
     ├── PlaneRefused      the plane did not accept what the handler asked of it
     └── BrokenWorker      (ValueError) the worker cannot start as it is written
     BaseException
@@ -28,7 +28,7 @@ class EffectAbsent(Exception):
 
 class EffectUnknown(Exception):
     def __init__(self, key: str) -> None:
-        super().__init__(f"an earlier attempt may have done {key!r}; see `holdfast effect list`")
+        super().__init__(f"{key!r} may have been done before, and nobody knows; see `holdfast effect list`")
 
 
 class PlaneRefused(Exception):

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from holdfast.locks.runtime import Runtime
 from holdfast.worker.attempt import Attempt, Stop
 from holdfast.worker.context import Job, SyncJob
-from holdfast.worker.ending import ended
+from holdfast.worker.ending import awaited, ended, failed, raise_again
 from holdfast.worker.wire import Answer, Done, Request
 from holdfast.worker.worker import Task
 
@@ -37,7 +37,7 @@ async def run_in_loop(task: Task, attempt: Attempt, ask: AskPlane, *, runtime: R
     except GeneratorExit:  # the loop itself is gone
         raise
     except BaseException as error:  # noqa: BLE001  (the handler's, and said of it; not of the task around it)
-        handled: Callable[[], Any] = partial(_raise, error)
+        handled: Callable[[], Any] = partial(raise_again, error)
     else:
         handled = partial(_given, value)
     attempt.body = None
@@ -77,7 +77,7 @@ async def run_in_thread(task: Task, attempt: Attempt, ask: AskPlane, *, runtime:
             return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ask(request), loop))
 
         job = Job(attempt.work, ask_from_here, is_lost=is_lost)
-        handling = asyncio.ensure_future(_awaited(task, job))
+        handling = asyncio.ensure_future(awaited(task.handler, job))
 
         def stop(why: Stop) -> None:
             job.over = why.value
@@ -86,12 +86,14 @@ async def run_in_thread(task: Task, attempt: Attempt, ask: AskPlane, *, runtime:
 
         loop.call_soon_threadsafe(attempt.stoppable, stop)
         await asyncio.wait([handling])
-        return ended(handling.result)
+        return ended(lambda: handling.result()())
 
     async def body() -> None:
         handled: Done | Exception
         try:
             handled = await coroutine_here() if task.is_coroutine else function_here()
+        except asyncio.CancelledError:  # nobody has this task, but who ends the loop: a task of the handler's did
+            handled = failed("handler-exited", "a task that the handler had started raised SystemExit")
         except Exception as error:  # noqa: BLE001  (else nobody hears of it, and the slot is never free again)
             handled = error
         with suppress(RuntimeError):  # the worker has ended before the thread did
@@ -126,13 +128,5 @@ def _lateness(attempt: Attempt, runtime: Runtime) -> Callable[[], bool]:
     return lambda: runtime.now() >= attempt.lease.trusted_until
 
 
-def _raise(error: BaseException) -> NoReturn:
-    raise error
-
-
 def _given(value: object) -> object:
     return value
-
-
-async def _awaited(task: Task, job: Job) -> Any:
-    return await task.handler(job)

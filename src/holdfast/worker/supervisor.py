@@ -116,8 +116,8 @@ class Supervisor:
 
     async def _run(self) -> None:
         try:
-            if self._children is not None:
-                await self._children.start()
+            if self._children is not None and not await self._start_children(self._children):
+                return
             await patiently(
                 self._introduce,
                 runtime=self._runtime,
@@ -134,6 +134,19 @@ class Supervisor:
             logger.warning("worker.never_registered worker=%s", self.id)  # it was told to end before it could begin
         finally:
             await self._close()
+
+    async def _start_children(self, children: Children) -> bool:
+        """False: it was told to end while they were loaded, which may take minutes."""
+        starting = asyncio.create_task(children.start())
+        draining = asyncio.create_task(self._draining.wait())
+        try:
+            await asyncio.wait([starting, draining], return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+            return starting.done()
+        finally:
+            starting.cancel()
+            draining.cancel()
 
     async def _introduce(self) -> None:
         try:

@@ -168,8 +168,10 @@ class ChildEnd:
 
     def arrived(self) -> list[Order] | None:
         """When there is something to read: what it is. None if the supervisor is gone."""
-        if not self._receive():
-            return None
+        return self.take_read() if self._receive() else None
+
+    def take_read(self) -> list[Order]:
+        """What was read already, without a look at the connection."""
         orders, self._orders = self._orders, []
         return orders
 

@@ -12,9 +12,11 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 from holdfast import tracing
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 PLANE = "http://127.0.0.1:7070"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,59}\Z")
 _NAMING = "Name it as MODULE:WORKER or FILE.py:WORKER"
+_loading: ContextVar[bool] = ContextVar("holdfast_loading", default=False)
+"""Whether a worker's module is being loaded: by a child, or to look at it."""
 _Handler = TypeVar("_Handler", bound=Callable[[Any], Any])
 
 
@@ -132,6 +136,12 @@ class Worker:
 
     def run(self) -> None:
         """Work until SIGTERM or SIGINT; then finish or hand back what is running, and return."""
+        if _loading.get():
+            # Each child would start children of its own, without an end.
+            raise BrokenWorker(
+                f"worker {self.options.name}: its module runs it while it is loaded; "
+                'write `if __name__ == "__main__": worker.run()`'
+            )
         _run(self._supervisor)
 
     @asynccontextmanager
@@ -174,6 +184,18 @@ def load(target: str) -> Worker:
 
     Raises `BrokenWorker` if there is none of that name, and whatever the module raises."""
     place, _, name = target.rpartition(":") if ":" in target else (target, "", "worker")
+    loading = _loading.set(True)
+    try:
+        module = _import(place)
+    finally:
+        _loading.reset(loading)
+    found = getattr(module, name, None)
+    if not isinstance(found, Worker):
+        raise BrokenWorker(f"{place}: {name!r} in it is not a Worker. {_NAMING}")
+    return found
+
+
+def _import(place: str) -> ModuleType:
     here = str(Path.cwd())
     if not {"", here} & set(sys.path):  # an installed command has its own folder there instead
         sys.path.insert(0, here)
@@ -188,17 +210,13 @@ def load(target: str) -> Worker:
         module = importlib.util.module_from_spec(spec)
         sys.modules[path.stem] = module
         spec.loader.exec_module(module)
-    else:
-        try:
-            module = importlib.import_module(place)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{place}.".startswith(f"{error.name}."):
-                raise  # something that it imports itself
-            raise BrokenWorker(f"{place}: no such module in this folder or on PYTHONPATH. {_NAMING}") from error
-    found = getattr(module, name, None)
-    if not isinstance(found, Worker):
-        raise BrokenWorker(f"{place}: {name!r} in it is not a Worker. {_NAMING}")
-    return found
+        return module
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+            raise  # something that it imports itself
+        raise BrokenWorker(f"{place}: no such module in this folder or on PYTHONPATH. {_NAMING}") from error
 
 
 def serve(target: str, *, on_ready: Callable[[Supervisor], None] | None = None, **changes: Any) -> None:

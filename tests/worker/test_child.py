@@ -1,0 +1,166 @@
+"""One child process and what its handlers may do to it, without a plane."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.worker.children import Child, ChildDied
+from holdfast.worker.wire import Answer, Ask, Done, Report, Work
+
+SOURCE = """
+import asyncio, os, signal, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from holdfast.worker import Job, SyncJob, Worker
+
+worker = Worker()
+left = []
+
+@worker.task("wait")
+async def wait(job: Job):
+    await asyncio.sleep(60)
+
+@worker.task("wait.sync")
+def wait_sync(job: SyncJob):
+    time.sleep(60)
+
+@worker.task("leave")
+async def leave(job: Job):
+    go = asyncio.Event()
+    async def tell():
+        await go.wait()
+        await job.once("late", left.append, "done")
+    left.extend([go, asyncio.create_task(tell())])
+
+@worker.task("leave.sync")
+def leave_sync(job: SyncJob):
+    go = threading.Event()
+    def tell():
+        go.wait()
+        job.once("late", left.append, "done")
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    left.extend([go, thread])
+
+@worker.task("go-on")
+async def go_on(job: Job):
+    left[0].set()
+    await asyncio.wait(left[1:])
+    await job.progress("own")
+    return len(left)
+
+@worker.task("go-on.sync")
+def go_on_sync(job: SyncJob):
+    left[0].set()
+    left[1].join()
+    job.progress("own")
+    return len(left)
+
+@worker.task("threads.sync")
+def threads(job: SyncJob):
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(lambda n: job.once(str(n), lambda: n), range(40)))
+
+@worker.task("fork.sync")
+def fork(job: SyncJob):
+    if os.fork() == 0:
+        return "copy"
+    os.wait()
+    return "original"
+
+@worker.task("elsewhere.sync")
+def elsewhere(job: SyncJob):
+    os.setpgid(0, os.getpgid(os.getppid()))
+    job.progress("moved")
+    time.sleep(60)
+"""
+
+
+def work(topic: str) -> Work:
+    return Work(f"job-{topic}", 7, topic, b"null", 1, 3, {}, "high", "")
+
+
+@asynccontextmanager
+async def started(folder: Path) -> AsyncIterator[Child]:
+    file = folder / "odd.py"
+    file.write_text(SOURCE)
+    child = Child()
+    await child.start(f"{file}:worker")
+    try:
+        yield child
+    finally:
+        await child.close(at_once=True)
+
+
+@pytest.fixture
+async def child(tmp_path: Path) -> AsyncIterator[Child]:
+    async with started(tmp_path) as child:
+        yield child
+
+
+async def told(child: Child, topic: str) -> tuple[Done, list[Any]]:
+    """How the handler ended, and what was asked of the plane meanwhile: it agrees to everything."""
+    asks: list[Any] = []
+
+    def answer(ask: Ask) -> None:
+        asks.append(msgspec.json.decode(ask.request.progress) if isinstance(ask.request, Report) else ask.request)
+        child.say(Answer(ask.number, ruling="run"))
+
+    async with asyncio.timeout(20):
+        return await child.run(work(topic), answer), asks
+
+
+@pytest.mark.parametrize("topic", ["wait", "wait.sync"])
+async def test_cancel_that_comes_before_the_handler_has_begun_stops_it(child: Child, topic: str) -> None:
+    os.kill(child.pid, signal.SIGSTOP)
+    running = child.run(work(topic), lambda ask: None)
+    child.cancel(grace_s=60)
+    os.kill(child.pid, signal.SIGCONT)
+
+    async with asyncio.timeout(20):
+        assert (await running).outcome == "cancelled"
+
+
+@pytest.mark.parametrize("way", ["", ".sync"])
+async def test_what_a_handler_left_behind_does_not_speak_for_the_next_job(child: Child, way: str) -> None:
+    await told(child, f"leave{way}")
+    done, asks = await told(child, f"go-on{way}")
+
+    assert (done.outcome, done.result, asks) == ("succeeded", b"2", ["own"])
+
+
+async def test_threads_of_a_handler_may_all_ask(child: Child) -> None:
+    done, asks = await told(child, "threads.sync")
+
+    assert msgspec.json.decode(done.result) == list(range(40))
+    assert len(asks) == 80
+
+
+async def test_copy_of_a_handlers_process_does_not_speak_for_it(child: Child) -> None:
+    first, _ = await told(child, "fork.sync")
+    second, _ = await told(child, "fork.sync")
+
+    assert (first.result, second.result) == (b'"original"', b'"original"')
+
+
+async def test_handler_that_has_left_its_process_group_is_killed_all_the_same(child: Child) -> None:
+    moved = asyncio.Event()
+
+    def answer(ask: Ask) -> None:
+        child.say(Answer(ask.number))
+        moved.set()
+
+    running = child.run(work("elsewhere.sync"), answer)
+    async with asyncio.timeout(20):
+        await moved.wait()
+        child.kill()
+        with pytest.raises(ChildDied):
+            await running
