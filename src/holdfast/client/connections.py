@@ -14,7 +14,7 @@ from holdfast.client import replies
 from holdfast.client.asks import Ask
 from holdfast.client.exchange import BrokenAnswer, Connection
 from holdfast.client.replies import Plane, Reply
-from holdfast.locks.runtime import SYSTEM, Forks
+from holdfast.locks.runtime import FORKS, SYSTEM
 
 IDLE_MAX = 20
 
@@ -27,7 +27,7 @@ class Connections:
         self._idle: list[tuple[Connection, float]] = []
         """With the time since which nobody uses it."""
         self._lock = threading.Lock()
-        self._generation = Forks.generation
+        self._generation = FORKS.generation
 
     def close(self) -> None:
         with self._lock:
@@ -83,9 +83,9 @@ class Connections:
         return self._connect(answer_s)
 
     def _pop(self) -> tuple[Connection, float] | None:
-        if self._generation != Forks.generation:
+        if self._generation != FORKS.generation:
             # A fork: they are the parent's too, and each might read the other's answer. So may the lock be.
-            self._generation, self._lock, self._idle = Forks.generation, threading.Lock(), []
+            self._generation, self._lock, self._idle = FORKS.generation, threading.Lock(), []
         with self._lock:
             return self._idle.pop() if self._idle else None
 
