@@ -102,7 +102,11 @@ class Reading:
         weight = _weigh(read)
         if weight > VALUES_MAX:
             raise ExpressionFailed(f"it reads more than {VALUES_MAX} values")
-        return Facts(self._context(read), weight)
+        try:
+            return Facts(self._context(read), weight)
+        except Exception:  # noqa: BLE001  (as in `Facts.value`: what it says quotes the data)
+            # Of what JSON can say, there is no value but such a number that the interpreter does not know.
+            raise ExpressionFailed(_reason(OverflowError())) from None
 
 
 class Facts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -308,6 +309,10 @@ def _text(value: Any) -> str:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ExpressionFailed("seconds must be a number, and are none")
+    # A path hands on whatever the data has, so a whole number may be too large for a float; and what is no number
+    # compares with nothing: the step would wait for a time that never comes.
+    if not abs(value) <= sys.float_info.max:
+        raise ExpressionFailed("seconds must be a finite number")
     return float(value)
 
 
