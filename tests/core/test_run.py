@@ -307,6 +307,18 @@ def test_a_notification_ends_when_it_has_arrived() -> None:
     assert world.state() is RunState.SUCCEEDED
 
 
+def test_steps_that_wrap_each_others_outputs_end_at_a_depth_that_can_be_written() -> None:
+    """Each puts 60 levels around the one before; nothing that a run can make must keep it from ending."""
+    steps = ["  - {id: s0, kind: transform, value: 1}"]
+    for n in range(1, 30):
+        wrapped = "[" * 60 + f'"${{steps.s{n - 1}.output}}"' + "]" * 60
+        steps.append(f"  - {{id: s{n}, kind: transform, depends_on: [s{n - 1}], value: {wrapped}}}")
+    world = World(workflow("\n".join(steps)))
+
+    assert world.state() is RunState.FAILED
+    assert world.step("s5").error == {"code": "expression-failed", "message": "its value is nested deeper than 200"}
+
+
 # -- limits ---------------------------------------------------------------------------------------------
 
 

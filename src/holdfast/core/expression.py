@@ -30,6 +30,9 @@ VALUES_MAX = 10_000
 """That an expression may be given; about 30 ms."""
 STEPS_MAX = 100_000
 """Of macros, as many as could be for the data given; likewise."""
+NESTED_MAX = 200
+"""Levels of a value that a template takes. Callers' data has fewer, but each step of a run may put its own around them,
+and what is written as JSON is written level by level on a stack that ends."""
 FILLED_BYTES_MAX = 4 << 20
 """Of all that one template is filled with: what is named often counts as often, or one large value would become many."""
 
@@ -213,7 +216,7 @@ class _Filling:
 
     def value(self, expression: Expression) -> Any:
         value = expression.evaluate(self.variables)
-        if not _is_json(value):
+        if not _is_json(value, NESTED_MAX):
             raise ExpressionFailed("its value is none of JSON; convert it with string(…) or int(…)")
         self._take(self._size(value))
         return value
@@ -334,16 +337,19 @@ def _closing(text: str, begin: int) -> int:
     raise Invalid(f"column {begin - 1}: ${{ without its }}; a plain ${{ is written $${{")
 
 
-def _is_json(value: Any) -> bool:
+def _is_json(value: Any, levels: int) -> bool:
+    """Raises `ExpressionFailed` if it has more than so many levels."""
     match value:
         case None | bool() | str() | int():
             return True
         case float():
             return value - value == 0  # neither infinite nor no number
+        case list() | dict() if not levels:
+            raise ExpressionFailed(f"its value is nested deeper than {NESTED_MAX}")
         case list():
-            return all(_is_json(one) for one in value)
+            return all(_is_json(one, levels - 1) for one in value)
         case dict():
-            return all(isinstance(key, str) and _is_json(one) for key, one in value.items())
+            return all(isinstance(key, str) and _is_json(one, levels - 1) for key, one in value.items())
         case _:
             return False
 
