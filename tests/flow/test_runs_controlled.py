@@ -149,7 +149,7 @@ PARENT = {
     "output": "${steps.inner.output}",
     "steps": [{"id": "inner", "kind": "workflow", "workflow": "child", "input": {"n": 3}}],
 }
-CHILD = {**chain("child", 1), "output": {"got": "${steps.s1.output}"}}
+CHILD: dict[str, Any] = {**chain("child", 1), "output": {"got": "${steps.s1.output}"}}
 
 
 @on_virtual_time
@@ -182,6 +182,44 @@ async def test_cancelling_a_run_cancels_the_run_within_it(runtime: VirtualRuntim
 
         assert ended.state is RunState.CANCELLED
         assert (await staged.run(child_id)).state is RunState.CANCELLED
+
+
+async def failed_child_run_again(staged: RunStage) -> tuple[Run, Run]:
+    """A run, and the run within it that has failed and was run again before the outer one has heard of that."""
+    await staged.apply({**CHILD, "steps": [{**CHILD["steps"][0], "max_attempts": 1}]})
+    run = await staged.start(PARENT)
+    child_id = (await staged.steps(run.id))["inner"].ref
+    await staged.do(child_id, "s1", End.FAILED, error={"code": "boom", "message": "it broke"})
+    await staged.first.tick()
+    assert (await staged.run(child_id)).state is RunState.FAILED
+    assert (await staged.run(run.id)).state is RunState.RUNNING
+    return run, await staged.first.runs.rerun(ACME, child_id, step="s1", by="ann")
+
+
+@on_virtual_time
+async def test_cancelling_a_run_leaves_the_run_within_it_alone_that_was_run_again(runtime: VirtualRuntime) -> None:
+    async with runs_staged(runtime) as staged:
+        run, child = await failed_child_run_again(staged)
+        await cancelled(staged, run)
+        async with staged.going(workers=0):
+            ended = await staged.wait_ended(run.id, within_s=30)
+
+        assert ended.state is RunState.CANCELLED
+        assert (await staged.run(child.id)).state is RunState.RUNNING
+        assert await staged.results() == 0
+
+
+@on_virtual_time
+async def test_a_run_within_a_run_that_is_run_again_is_on_its_own(runtime: VirtualRuntime) -> None:
+    async with runs_staged(runtime) as staged:
+        run, child = await failed_child_run_again(staged)
+        await staged.do(child.id, "s1", result=b"42")
+        await staged.first.tick()
+
+        # Nobody has to hear of its second end, so nobody keeps it from ending.
+        assert (await staged.run(child.id)).state is RunState.SUCCEEDED
+        assert (await staged.run(run.id)).state is RunState.FAILED
+        assert await staged.results() == 0
 
 
 @on_virtual_time

@@ -99,5 +99,6 @@ def end_run(turn: Turn, state: RunState) -> None:
     run = turn.run
     failures = {"compensations_failed": run.undone_badly} if run.undone_badly else {}
     turn.note(f"run.{state}", **({"code": run.error["code"]} if run.error else {}), **failures)
-    if run.parent_run:
+    # Once: run again by itself, it is on its own, and the run around it has gone on with what it was told.
+    if run.parent_run and not run.generation:
         turn.commands.append(TellParent(run.parent_run, run.parent_step, run.id, state, bytes(run.output), run.error))

@@ -252,7 +252,8 @@ class RunDraft:
             case StartRun():
                 return await self._start(run, command)
             case CancelRun():
-                wish = CancelWish(f"run {run.id}", command.reason, command.compensate)
+                # As it was started: run again since, it has told how it ended, and is nobody's part any more.
+                wish = CancelWish(f"run {run.id}", command.reason, command.compensate, generation=0)
                 return self._leave(command.run, f"{command.run}.cancel", About.CANCEL, wish)
             case Notify():
                 return await self._notify(run, command)
