@@ -346,6 +346,21 @@ async def test_an_approval_of_a_run_that_is_cancelled_is_withdrawn(runtime: Virt
 
 
 @on_virtual_time
+async def test_an_approval_of_a_step_that_fails_as_it_is_asked_for_waits_for_nobody(runtime: VirtualRuntime) -> None:
+    async with runs_staged(runtime, policy=DenyPay()) as staged:
+        branches = {
+            "ok": {"kind": "approval", "message": "pay?"},
+            "pay": {"kind": "job", "topic": "pay"},  # denied at once
+        }
+        run = await staged.start({"name": "both", "steps": [{"id": "p", "kind": "parallel", "branches": branches}]})
+
+        assert run.state is RunState.FAILED
+        assert (await staged.states(run.id))["p[ok]"] == "cancelled"
+        [record] = await staged.stage.inner.list_records(Kind.APPROVAL, ACME, limit=10)
+        assert approval_of(record).state is ApprovalState.SUPERSEDED
+
+
+@on_virtual_time
 async def test_a_message_is_written_with_the_step_that_sends_it(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
         hook = Webhook(
