@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
@@ -108,6 +109,50 @@ async def test_edit_under_a_rule_for_other_people_is_theirs_to_decide(runtime: V
         assert (await desk.approval(job)).terms.approvers == ("ann",)
         await desk.say(job, "ann", Choice.EDIT, arguments={"to": "ann", "amount": 6})
         assert (await desk.stage.job(job.id)).payload == b'{"to":"ann","amount":6}'
+
+
+def apart(**big: Any) -> dict[str, Any]:
+    """Little money is for ann and bob to approve, much money as `big` says."""
+    document = rules(approvers=["ann", "bob"])
+    much = {"name": "much", "when": "payload.amount > 100", "action": "require_approval", "approval": big}
+    document["rules"].insert(0, much)
+    return document
+
+
+@on_virtual_time
+async def test_who_may_not_decide_cannot_edit_it_into_what_they_may(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime, apart(approvers=["boss"])) as desk:
+        job = await desk.pay(payload=b'{"to":"rita","amount":5000}')
+        with pytest.raises(NotApprover, match="ann is not among those who may decide this: boss"):
+            await desk.say(job, "ann", Choice.EDIT, arguments={"to": "ann", "amount": 6})
+
+        assert (await desk.stage.job(job.id)).payload == b'{"to":"rita","amount":5000}'
+        assert (await desk.approval(job)).state is ApprovalState.PENDING
+
+
+@on_virtual_time
+async def test_edit_into_what_is_decided_apart_needs_a_requester_who_is_known(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime, apart(approvers=["ann", "bob"], separate=True)) as desk:
+        job = await desk.pay(actor="")
+        with pytest.raises(Invalid, match="Holdfast-Actor"):
+            await desk.say(job, "ann", Choice.EDIT, arguments={"to": "ann", "amount": 5000})
+
+        await desk.say(job, "bob")
+        assert (await desk.stage.job(job.id)).payload == b'{"to":"ann","amount":5}'
+
+
+@on_virtual_time
+async def test_nobody_decides_in_the_place_of_a_requester_who_may_not(runtime: VirtualRuntime) -> None:
+    """Bob asks, and is on holiday; where he may approve himself, carl may for him, and not any more after an edit."""
+    async with deciding(runtime, apart(approvers=["ann", "bob"], separate=True)) as desk:
+        job = await desk.pay(actor="bob")
+        first = await desk.approval(job)
+        await desk.people.delegate(ACME, first.id, by="bob", to="carl", comment="")
+        await desk.people.delegate(ACME, first.id, by="carl", to="dora", comment="")
+        edited = await desk.say(job, "ann", Choice.EDIT, arguments={"to": "ann", "amount": 5000})
+        for name in ("bob", "carl", "dora"):
+            with pytest.raises(NotApprover, match="bob asked for this"):
+                await desk.people.decide(ACME, first.id, Said(by=name, choice=Choice.APPROVE), version=edited.version)
 
 
 @on_virtual_time
