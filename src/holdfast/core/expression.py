@@ -20,7 +20,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from holdfast.core.expression_text import LITERAL, blanked, check_bounds, check_names, members_of, syntax_error
+from holdfast.core.expression_text import (
+    LITERAL,
+    Cost,
+    Reference,
+    blanked,
+    check_bounds,
+    check_names,
+    cost_of,
+    members_of,
+    syntax_error,
+)
 from holdfast.errors import Invalid
 
 if TYPE_CHECKING:
@@ -30,6 +40,8 @@ VALUES_MAX = 10_000
 """That an expression may be given; about 30 ms."""
 STEPS_MAX = 100_000
 """Of macros, as many as could be for the data given; likewise."""
+COPIES_MAX = 10_000_000
+"""Of values, that it may make on its way, as many as could be for the data given; up to a second."""
 NESTED_MAX = 200
 """Levels of a value that a template takes. Callers' data has fewer, but each step of a run may put its own around them,
 and what is written as JSON is written level by level on a stack that ends."""
@@ -56,13 +68,14 @@ class FilledTooLarge(ExpressionFailed):
 class Expression:
     """One compiled expression. Keeps nothing between evaluations."""
 
-    __slots__ = ("_path", "macro_nesting", "program", "reads", "text")
+    __slots__ = ("_path", "cost", "macro_nesting", "program", "reads", "text")
 
-    def __init__(self, text: str, program: Program, reads: Reads, macro_nesting: int) -> None:
+    def __init__(self, text: str, program: Program, reads: Reads, macro_nesting: int, cost: Cost | None) -> None:
         self.text = text
         self.program = program
         self.reads = reads
         self.macro_nesting = macro_nesting
+        self.cost = cost
         self._path = text.split(".") if reads and _PATH.fullmatch(text := text.strip()) else None
 
     @property
@@ -106,7 +119,7 @@ class Reading:
         if weight > VALUES_MAX:
             raise ExpressionFailed(f"it reads more than {VALUES_MAX} values")
         try:
-            return Facts(self._context(read), weight)
+            return Facts(self._context(read), read, weight)
         except Exception:  # noqa: BLE001  (as in `Facts.value`: what it says quotes the data)
             # Of what JSON can say, there is no value but such a number that the interpreter does not know.
             raise ExpressionFailed(_reason(OverflowError())) from None
@@ -115,11 +128,14 @@ class Reading:
 class Facts:
     """Data that was handed to the interpreter."""
 
-    __slots__ = ("_context", "_weight")
+    __slots__ = ("_context", "_longest", "_read", "_weight", "_weights")
 
-    def __init__(self, context: Context, weight: int) -> None:
+    def __init__(self, context: Context, read: Mapping[str, Any], weight: int) -> None:
         self._context = context
+        self._read = read
         self._weight = weight
+        self._longest: int | None = None
+        self._weights: dict[Reference, int] = {}
 
     def value(self, expression: Expression) -> Any:
         """Raises `ExpressionFailed`."""
@@ -127,10 +143,27 @@ class Facts:
             raise ExpressionFailed(
                 f"the data is too large for it: {self._weight} values, {expression.macro_nesting} macros within each other"
             )
+        if expression.cost is not None and self._copies(expression.cost) > COPIES_MAX:
+            raise ExpressionFailed(f"the data is too large for it: it could come to more than {COPIES_MAX} values")
         try:
             return expression.program.execute(self._context)
         except Exception as error:  # noqa: BLE001  (whatever the interpreter raises, it may quote the data)
             raise ExpressionFailed(_reason(error)) from None
+
+    def _copies(self, cost: Cost) -> int:
+        if self._longest is None and cost.macros:
+            self._longest = _longest(self._read)
+        return cost.copies(self._weigh, longest=self._longest or 0)
+
+    def _weigh(self, reference: Reference) -> int:
+        """What a macro calls its own is a part of the data, and no more than all of it."""
+        if reference.name not in self._read:
+            return self._weight
+        if reference not in self._weights:
+            value = self._read[reference.name]
+            member = value.get(reference.member) if isinstance(value, Mapping) and reference.member else value
+            self._weights[reference] = _weigh(member)
+        return self._weights[reference]
 
 
 def _looked_up(path: list[str], variables: Mapping[str, Any]) -> Any:
@@ -164,7 +197,8 @@ def compile_expression(text: str, *, names: Collection[str] | None = None) -> Ex
     read = frozenset(program.variables()) - {macro.variable for macro in macros}
     check_names(text, bare, functions=program.functions(), read=read, macros=macros, names=names)
     nested = max((macro.nesting for macro in macros), default=0)
-    return Expression(text, program, {name: members_of(bare, name) for name in read}, nested)
+    reads = {name: members_of(bare, name) for name in read}
+    return Expression(text, program, reads, nested, cost_of(text, bare, macros))
 
 
 def _weigh(value: Any) -> int:
@@ -180,6 +214,17 @@ def _weigh(value: Any) -> int:
         elif isinstance(one, list | tuple):
             rest.extend(one)
     return weight
+
+
+def _longest(value: Any) -> int:
+    """Of all lists and objects in it, the length of the longest."""
+    longest, rest = 0, [value]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, Mapping | list | tuple):
+            longest = max(longest, len(one))
+            rest.extend(one.values() if isinstance(one, Mapping) else one)
+    return longest
 
 
 def _reason(error: Exception) -> str:
