@@ -42,6 +42,8 @@ STEPS_MAX = 100_000
 """Of macros, as many as could be for the data given; likewise."""
 COPIES_MAX = 10_000_000
 """Of values, that it may make on its way, as many as could be for the data given; up to a second."""
+SMALL = 50
+"""Values, of which an expression that makes no lists cannot make much: that need not be reckoned for each job."""
 NESTED_MAX = 200
 """Levels of a value that a template takes. Callers' data has fewer, but each step of a run may put its own around them,
 and what is written as JSON is written level by level on a stack that ends."""
@@ -143,7 +145,8 @@ class Facts:
             raise ExpressionFailed(
                 f"the data is too large for it: {self._weight} values, {expression.macro_nesting} macros within each other"
             )
-        if expression.cost is not None and self._copies(expression.cost) > COPIES_MAX:
+        cost = expression.cost
+        if cost is not None and (cost.grows or self._weight > SMALL) and self._copies(cost) > COPIES_MAX:
             raise ExpressionFailed(f"the data is too large for it: it could come to more than {COPIES_MAX} values")
         try:
             return expression.program.execute(self._context)

@@ -82,6 +82,11 @@ class Cost(NamedTuple):
     """Something is taken out of what a macro made: it may be longer than any list of the data."""
     macros: tuple[Macro, ...]
 
+    @property
+    def grows(self) -> bool:
+        """Whether it makes lists, item by item."""
+        return any(macro.word in ("map", "filter") for macro in self.macros)
+
     def copies(self, weigh: Callable[[Reference], int], *, longest: int) -> int:
         """In values; `weigh` tells how many there are in what a reference names, `longest` is the longest list."""
         held = sum(map(weigh, self.named)) + self.made
