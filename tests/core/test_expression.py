@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from holdfast.core.expression import (
-    FILLED_BYTES_MAX,
     VALUES_MAX,
     ExpressionFailed,
-    FilledTooLarge,
     Reading,
     compile_expression,
-    compile_template,
 )
 from holdfast.core.expression_text import LENGTH_MAX
+from holdfast.core.template import FILLED_BYTES_MAX, FilledTooLarge, compile_template
 from holdfast.errors import Invalid
 
 
