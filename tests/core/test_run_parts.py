@@ -45,6 +45,14 @@ def test_no_items_is_no_work() -> None:
     assert world.run_output == []
 
 
+@pytest.mark.parametrize("item", ["double('NaN')", "timestamp('2030-01-31T08:00:00Z')", "b'x'", "{1: 2}"])
+def test_an_item_that_is_no_json_is_refused_and_not_made_into_something_else(item: str) -> None:
+    world = World(FOR_EACH.replace("input.cities", f'"[{item}]"'))
+
+    assert world.step("fan").error["code"] == "expression-failed"  # type: ignore[index]
+    assert world.started() == []
+
+
 def test_an_item_that_fails_stops_the_others_and_fails_the_step() -> None:
     world = World(FOR_EACH, {"cities": ["Bonn", "Oslo", "Rome"]})
     world.fail("fan[1]")

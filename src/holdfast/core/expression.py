@@ -78,6 +78,13 @@ class Expression:
             return _looked_up(self._path, variables)
         return Reading((self,)).over(variables).value(self)
 
+    def evaluate_json(self, variables: Mapping[str, Any]) -> Any:
+        """As `evaluate`, of what must be JSON. A path hands on what is JSON already."""
+        value = self.evaluate(variables)
+        if self._path is None:
+            check_json(value)
+        return value
+
     def test(self, variables: Mapping[str, Any]) -> bool:
         """As `evaluate`, of what must be true or false."""
         value = self.evaluate(variables)

@@ -227,16 +227,13 @@ def encoded(value: Any) -> bytes:
 
 def _start_items(turn: Turn, node: Node, step: Step) -> None:
     """Every item gets its record now, and keeps its value there: the items are never evaluated again."""
-    items = turn.evaluate(node.formulas["items"], node, step)
+    items = turn.evaluate_json(node.formulas["items"], node, step)
     if not isinstance(items, list):
         raise ExpressionFailed("items must be a list, and are none")
     if len(items) > ITEMS_MAX:
         turn.fail(step, "too-many-items", f"there are {len(items)} items, and at most {ITEMS_MAX} are allowed")
         return
-    try:
-        values = [Raw(msgspec.json.encode(item)) for item in items]
-    except TypeError:
-        raise ExpressionFailed("an item is not of JSON; convert it with string(…) or int(…)") from None
+    values = [Raw(msgspec.json.encode(item)) for item in items]
     begun = _begin_fan(turn, step, len(items))
     assert begun.fan is not None
     names = part_names(turn, begun, range(len(items)))

@@ -280,6 +280,9 @@ class Turn:
         """Raises `ExpressionFailed`."""
         return expression.evaluate(self.variables(node.reads, step))
 
+    def evaluate_json(self, expression: Expression, node: Node, step: Step) -> Any:
+        return expression.evaluate_json(self.variables(node.reads, step))
+
     def test(self, expression: Expression, node: Node, step: Step) -> bool:
         return expression.test(self.variables(node.reads, step))
 
