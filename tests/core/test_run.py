@@ -24,7 +24,6 @@ from holdfast.core.run_words import (
     ResumeAsked,
     StartRun,
     SubmitJob,
-    TimerDue,
     WithdrawApproval,
 )
 from holdfast.core.states import State
@@ -256,38 +255,6 @@ def test_a_rejected_approval_fails_the_step(decision: Any) -> None:
         "message": f"the approval was {decision}",
         "approval": "id-0",
     }
-
-
-@pytest.mark.parametrize(
-    ("field", "expected"),
-    [("seconds: 30", 30), ("seconds: input.n * 2", 14), ("until: run.created_at + 9.0", 9), ("until: input.at", 3600)],
-)
-def test_a_delay_ends_when_its_time_has_come(field: str, expected: float) -> None:
-    world = World(workflow(f"  - {{id: d, kind: delay, {field}}}"), {"n": 7, "at": "1970-01-01T01:16:40Z"})
-
-    assert world.step("d").due == 1_000 + expected
-    world.wait(expected - 0.5)
-    assert world.state() is RunState.RUNNING
-    world.wait(1)
-    assert world.state() is RunState.SUCCEEDED
-
-
-@pytest.mark.parametrize("field", ["seconds", "until"])
-@pytest.mark.parametrize("number", ["input.huge", "-input.huge", "double('NaN')", "1.0 / 0.0"])
-def test_a_delay_of_no_finite_number_fails_and_waits_for_nothing(field: str, number: str) -> None:
-    world = World(workflow(f"  - {{id: d, kind: delay, {field}: {number}}}"), {"huge": 10**400})
-
-    assert world.step("d").error["code"] == "expression-failed"  # type: ignore[index]
-    assert world.state() is RunState.FAILED
-
-
-@pytest.mark.parametrize(("timeout_s", "expected"), [(15, "succeeded"), (10, "succeeded"), (9, "failed")])
-def test_a_delay_that_was_over_in_time_is_no_timeout_when_it_is_looked_at_late(timeout_s: int, expected: str) -> None:
-    world = World(workflow(f"  - {{id: d, kind: delay, seconds: 10, timeout_s: {timeout_s}}}"))
-    world.now += 3600  # everything was down
-    world.hear(TimerDue("d"))
-
-    assert world.states() == {"d": expected}
 
 
 def test_a_sub_workflow_gives_its_output() -> None:
