@@ -112,6 +112,27 @@ def test_show_offers_what_this_approval_takes_and_nothing_else(plane: Plane) -> 
     assert said == f"decide with `holdfast approval respond {strict} --version 1 --response JSON`, or reject\n"
 
 
+ASKS = """\
+name: asks
+steps:
+  - id: ok
+    kind: approval
+    message: Pay ${input.amount} to ann?
+    response_schema: {type: object, required: [ceiling]}
+"""
+
+
+def test_show_tells_the_question_of_a_step_and_what_an_answer_must_be(plane: Plane, tmp_path: Path) -> None:
+    (tmp_path / "asks.yaml").write_text(ASKS)
+    assert plane.shell("workflow", "apply", str(tmp_path / "asks.yaml")).exit_code == 0
+    run = plane.json("run", "start", "asks", "--input", '{"amount": 5}')
+    [approval] = plane.json("approval", "list", "--job", run["id"])
+    shown = plane.shell("approval", "show", approval["id"]).stdout
+
+    assert "Pay 5 to ann?" in shown
+    assert "ceiling" in shown
+
+
 def test_answer_reaches_the_job(plane: Plane) -> None:
     job = plane.json("job", "submit", "pay.strict", "--payload", '{"amount": 5}', "--actor", "rita")
     [approval] = plane.json("approval", "list", "--job", job["id"])

@@ -87,3 +87,13 @@ def test_pause_resume_cancel_rerun(plane: Plane) -> None:
     assert "run.rerun" in {row["kind"] for row in plane.json("run", "timeline", run)}
     late = plane.shell("run", "get", run, "--wait-timeout", "0")
     assert late.exit_code == 6
+
+
+def test_a_busy_session_is_told_with_what_to_do_about_it(plane: Plane) -> None:
+    first = plane.json("run", "start", "pause", "--session", "s")["id"]
+    refused = plane.shell("run", "start", "pause", "--session", "s", "--session-policy", "reject")
+
+    assert refused.exit_code == 4
+    assert first in refused.stderr
+    assert "--session-policy enqueue" in one_line(refused)
+    assert "workflow list" not in refused.stderr

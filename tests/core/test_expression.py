@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from holdfast.core.expression import (
-    FILLED_BYTES_MAX,
     VALUES_MAX,
     ExpressionFailed,
-    FilledTooLarge,
     Reading,
     compile_expression,
-    compile_template,
 )
 from holdfast.core.expression_text import LENGTH_MAX
+from holdfast.core.template import FILLED_BYTES_MAX, FilledTooLarge, compile_template
 from holdfast.errors import Invalid
 
 
@@ -70,6 +68,7 @@ def test_a_bad_expression_is_refused_with_its_place(text: str, reason: str) -> N
         ("[1][payload.a] > 2", {"a": 271828182845}),
         ("payload.a / 0 > 2", {"a": 271828182845}),
         ("payload.a.b", {"a": "hunter2"}),
+        ("payload.a > 2 && payload.b == 'x'", {"a": 10**400 + 271828182845, "b": "hunter2"}),
     ],
 )
 def test_a_failure_tells_no_value_of_the_data(text: str, payload: dict[str, Any]) -> None:
@@ -88,6 +87,48 @@ def test_data_that_is_too_large_is_refused_not_gone_through() -> None:
         compile_expression("size(payload.a) > 1").evaluate({"payload": many})
     with pytest.raises(ExpressionFailed, match="too large"):
         compile_expression("payload.a.all(x, payload.a.all(y, x == y))").evaluate({"payload": square})
+
+
+TEN_TIMES = ".map(x, x + x + x + x + x + x + x + x + x + x)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"size(['0123456789']{TEN_TIMES * 8}) > 0",  # a gigabyte, of nothing
+        "size(payload.a.map(x, payload.a)) > 0",
+        "size(payload.a.map(x, [x, x, x, x]).map(y, y + y + y + y)) > 0",
+        "payload.a.map(x, payload.text)[0] == ''",
+        f"[payload.a]{TEN_TIMES}[0].map(y, y) == []",
+        "size(" + " + ".join(["payload.text"] * 90) + ") > 0",
+        "(payload.a + payload.a + payload.a).filter(x, x > 0) == []",
+        "payload.a.all(x, payload.a.map(y, y) == [])",
+    ],
+)
+def test_what_could_grow_out_of_all_bounds_is_refused_and_not_begun(text: str) -> None:
+    """Each would take seconds to minutes, or all of the memory."""
+    payload = {"a": list(range(2500)), "text": "x" * 1_900_000}
+
+    with pytest.raises(ExpressionFailed, match="the data is too large for it"):
+        compile_expression(text, names=("payload",)).evaluate({"payload": payload})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("size(payload.rows.filter(x, x.paid && x.id != payload.name))", 500),
+        ("size(payload.rows.map(x, x.id))", 500),
+        ("size(payload.rows.filter(x, x.id == 'r7').map(x, {'id': x.id, 'more': x.n + 1}))", 1),
+        ("payload.ids.all(x, x != payload.name)", True),
+        ("payload.ids.exists(x, x == payload.name + '!')", False),
+        ("payload.name in payload.ids", False),
+    ],
+)
+def test_what_people_ask_of_a_list_is_not_refused(text: str, value: object) -> None:
+    rows = [{"id": f"r{n}", "n": n, "paid": True} for n in range(500)]
+    payload = {"rows": rows, "ids": [f"r{n}" for n in range(5000)], "name": "ann"}
+
+    assert compile_expression(text, names=("payload",)).evaluate({"payload": payload}) == value
 
 
 def test_only_the_members_that_are_named_count() -> None:

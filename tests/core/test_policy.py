@@ -91,14 +91,16 @@ def test_an_expression_is_asked_only_where_the_rest_fits() -> None:
     assert rules.decide(a_job(payload={})).failed == ""
 
 
-@pytest.mark.parametrize("when", ["payload.gone > 1", "payload", "payload.text > 1", "size(payload.text) > 1 && 1"])
+@pytest.mark.parametrize(
+    "when", ["payload.gone > 1", "payload", "payload.text > 1", "size(payload.text) > 1 && 1", "payload.huge > 1"]
+)
 @pytest.mark.parametrize(
     ("risk", "event", "failed"), [(Risk.LOW, Event.ALLOW, "open"), (Risk.HIGH, Event.DENY, "closed")]
 )
 def test_a_rule_that_cannot_be_evaluated_fails_by_risk(when: str, risk: Risk, event: Event, failed: str) -> None:
     rules = book({"when": when, **ALLOW}, default=ALLOW, on_failure={"low": "open"})
 
-    decision = rules.decide(a_job(payload={"text": "hunter2"}, risk=risk))
+    decision = rules.decide(a_job(payload={"text": "hunter2", "huge": 10**400}, risk=risk))
 
     assert (decision.event, decision.failed, decision.rule) == (event, failed, "r0")
     assert "rule r0 cannot be evaluated" in decision.reason

@@ -257,20 +257,6 @@ def test_a_rejected_approval_fails_the_step(decision: Any) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("field", "expected"),
-    [("seconds: 30", 30), ("seconds: input.n * 2", 14), ("until: run.created_at + 9.0", 9), ("until: input.at", 3600)],
-)
-def test_a_delay_ends_when_its_time_has_come(field: str, expected: float) -> None:
-    world = World(workflow(f"  - {{id: d, kind: delay, {field}}}"), {"n": 7, "at": "1970-01-01T01:16:40Z"})
-
-    assert world.step("d").due == 1_000 + expected
-    world.wait(expected - 0.5)
-    assert world.state() is RunState.RUNNING
-    world.wait(1)
-    assert world.state() is RunState.SUCCEEDED
-
-
 def test_a_sub_workflow_gives_its_output() -> None:
     world = World(workflow('  - {id: w, kind: workflow, workflow: other, input: {a: "${input.a}"}}'), {"a": 1})
     [order] = [command for command in world.commands if isinstance(command, StartRun)]
@@ -286,6 +272,18 @@ def test_a_notification_ends_when_it_has_arrived() -> None:
     [order] = [command for command in world.commands if isinstance(command, Notify)]
     world.hear(NotifySent("n", order.post))
     assert world.state() is RunState.SUCCEEDED
+
+
+def test_steps_that_wrap_each_others_outputs_end_at_a_depth_that_can_be_written() -> None:
+    """Each puts 60 levels around the one before; nothing that a run can make must keep it from ending."""
+    steps = ["  - {id: s0, kind: transform, value: 1}"]
+    for n in range(1, 30):
+        wrapped = "[" * 60 + f'"${{steps.s{n - 1}.output}}"' + "]" * 60
+        steps.append(f"  - {{id: s{n}, kind: transform, depends_on: [s{n - 1}], value: {wrapped}}}")
+    world = World(workflow("\n".join(steps)))
+
+    assert world.state() is RunState.FAILED
+    assert world.step("s5").error == {"code": "expression-failed", "message": "its value is nested deeper than 200"}
 
 
 # -- limits ---------------------------------------------------------------------------------------------

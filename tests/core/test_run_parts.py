@@ -8,7 +8,7 @@ from core.run_world import World
 from core.test_run import workflow
 from holdfast.core.run import HELD_S_MIN, Held, RunState
 from holdfast.core.run_start import OUTPUT_BYTES_MAX
-from holdfast.core.run_words import CancelAsked, ChildRunEnded, PauseAsked, RerunAsked, ResumeAsked, TimerDue
+from holdfast.core.run_words import CancelAsked, CancelRun, ChildRunEnded, PauseAsked, RerunAsked, ResumeAsked, TimerDue
 from holdfast.core.states import State
 from holdfast.core.workflow import ITEMS_MAX
 
@@ -43,6 +43,14 @@ def test_no_items_is_no_work() -> None:
 
     assert world.state() is RunState.SUCCEEDED
     assert world.run_output == []
+
+
+@pytest.mark.parametrize("item", ["double('NaN')", "timestamp('2030-01-31T08:00:00Z')", "b'x'", "{1: 2}"])
+def test_an_item_that_is_no_json_is_refused_and_not_made_into_something_else(item: str) -> None:
+    world = World(FOR_EACH.replace("input.cities", f'"[{item}]"'))
+
+    assert world.step("fan").error["code"] == "expression-failed"  # type: ignore[index]
+    assert world.started() == []
 
 
 def test_an_item_that_fails_stops_the_others_and_fails_the_step() -> None:
@@ -284,3 +292,42 @@ def test_without_room_for_another_run_one_after_the_other_is_started() -> None:
         world.hear(ChildRunEnded(f"f[{n}]", world.step(f"f[{n}]").ref, RunState.SUCCEEDED, b"1"))
 
     assert world.state() is RunState.SUCCEEDED
+
+
+NESTED = workflow("""
+  - id: p
+    kind: parallel
+    wait: WAIT
+    on_error: ON_ERROR
+    branches:
+      nested: {kind: workflow, workflow: other}
+      job: {kind: job, topic: t}
+""")
+
+
+def nested_run_stopped(world: World) -> CancelRun:
+    [command] = [command for command in world.commands if isinstance(command, CancelRun)]
+    return command
+
+
+@pytest.mark.parametrize(("on_error", "undoes"), [("compensate", True), ("continue", True), ("fail", False)])
+def test_a_run_that_is_stopped_for_the_failure_of_another_part_undoes_what_it_did(on_error: str, undoes: bool) -> None:
+    world = World(NESTED.replace("WAIT", "all").replace("ON_ERROR", on_error))
+    world.fail("p[job]")
+
+    assert nested_run_stopped(world).compensate is undoes
+
+
+def test_a_run_that_is_not_needed_any_more_undoes_what_it_did() -> None:
+    world = World(NESTED.replace("WAIT", "any").replace("ON_ERROR", "compensate"))
+    world.succeed("p[job]")
+
+    assert nested_run_stopped(world).compensate is True
+
+
+@pytest.mark.parametrize("undoes", [True, False])
+def test_a_run_within_a_run_that_is_cancelled_undoes_what_it_did_if_that_is_wanted(undoes: bool) -> None:
+    world = World(NESTED.replace("WAIT", "all").replace("ON_ERROR", "compensate"))
+    world.hear(CancelAsked(compensate=undoes))
+
+    assert nested_run_stopped(world).compensate is undoes

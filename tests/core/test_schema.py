@@ -135,6 +135,45 @@ def test_schema_that_is_short_to_write_and_endless_to_read_is_refused(pointer: s
         compile_schema({"$defs": defs, "$ref": "#/$defs/a0"})
 
 
+def _twice(target: str) -> dict[str, Any]:
+    return {"allOf": [{"$ref": target}, {"$ref": target}]}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"$defs": {f"d{n}": _twice(f"#/%24defs/d{n + 1}") for n in range(40)} | {"d40": {}}, "$ref": "#/$defs/d0"},
+        {
+            "$defs": {"l": {"allOf": [*(_twice(f"#/$defs/l/allOf/{n + 1}") for n in range(40)), {}]}},
+            "$ref": "#/$defs/l/allOf/0",
+        },
+        {
+            "properties": {
+                "a": {
+                    "$id": "urn:inner",
+                    "$defs": {f"d{n}": _twice(f"#/$defs/d{n + 1}") for n in range(40)} | {"d40": {}},
+                    "$ref": "#/$defs/d0",
+                }
+            }
+        },
+    ],
+    ids=["escaped", "in a list", "in a part with a name"],
+)
+def test_however_a_schema_points_into_itself_it_is_followed(document: Any) -> None:
+    """Each doubles what is to be looked at forty times."""
+    with pytest.raises(Invalid, match="at most 10000 parts"):
+        compile_schema(document)
+
+
+def test_defaults_behind_a_place_in_a_list_are_filled_in() -> None:
+    schema = {
+        "$defs": {"all of": {"allOf": [{"properties": {"n": {"default": 1}}}]}},
+        "$ref": "#/$defs/all%20of/allOf/0",
+    }
+
+    assert compile_schema(schema).bind({}) == {"n": 1}
+
+
 def test_tree_of_any_depth_is_a_schema_still() -> None:
     tree = {"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}, "value": {"type": "integer"}}}
 

@@ -91,63 +91,6 @@ async def test_quorum_of_distinct_people_with_a_delegate(runtime: VirtualRuntime
 
 
 @on_virtual_time
-async def test_edit_under_a_rule_for_other_people_is_theirs_to_decide(runtime: VirtualRuntime) -> None:
-    """Ann may approve little money. She cannot make it much by editing."""
-    document = rules(approvers=["ann"])
-    big = {
-        "name": "big",
-        "when": "payload.amount > 100",
-        "action": "require_approval",
-        "approval": {"approvers": ["boss"]},
-    }
-    document["rules"].insert(0, big)
-    async with deciding(runtime, document) as desk:
-        job = await desk.pay()
-        with pytest.raises(NotApprover):
-            await desk.say(job, "ann", Choice.EDIT, arguments={"to": "ann", "amount": 5000})
-        assert (await desk.approval(job)).terms.approvers == ("ann",)
-        await desk.say(job, "ann", Choice.EDIT, arguments={"to": "ann", "amount": 6})
-        assert (await desk.stage.job(job.id)).payload == b'{"to":"ann","amount":6}'
-
-
-@on_virtual_time
-async def test_edit_that_others_decide_expires_as_theirs_do_and_has_no_delegates(runtime: VirtualRuntime) -> None:
-    document = rules(approvers=["ann", "boss"], quorum=2)
-    big = {
-        "name": "big",
-        "when": "payload.amount > 100",
-        "action": "require_approval",
-        "reason": "much money moves",
-        "approval": {"approvers": ["boss", "bob", "carl"], "quorum": 2, "expires_s": 600},
-    }
-    document["rules"].insert(0, big)
-    async with deciding(runtime, document) as desk:
-        job = await desk.pay()
-        first = await desk.approval(job)
-        await desk.people.delegate(ACME, first.id, by="ann", to="carl", comment="on holiday")
-        edited = await desk.say(job, "boss", Choice.EDIT, arguments={"to": "ann", "amount": 5000})
-        assert (edited.state, edited.reason, edited.delegates) == (ApprovalState.PENDING, "much money moves", {})
-        assert edited.expires_at <= desk.stage.store.now() + 600
-        decided = await desk.people.decide(
-            ACME, first.id, Said(by="carl", choice=Choice.APPROVE), version=edited.version
-        )
-        assert decided.state is ApprovalState.APPROVED
-
-
-@on_virtual_time
-async def test_edited_job_has_no_more_than_the_policy_gives_it(runtime: VirtualRuntime) -> None:
-    document = rules()
-    document["rules"][0]["constraints"] = {"max_attempts": 1, "labels": {"require.zone": "eu"}}
-    small = {"name": "small", "when": "payload.amount < 10", "action": "require_approval"}
-    document["rules"].insert(0, small)
-    async with deciding(runtime, document) as desk:
-        job = await desk.pay()
-        await desk.say(job, choice=Choice.EDIT, arguments={"to": "ann", "amount": 50})
-        now = await desk.stage.job(job.id)
-        assert (now.max_attempts, now.labels["require.zone"]) == (1, "eu")
-
-
-@on_virtual_time
 async def test_job_that_is_decided_anew_has_no_more_than_the_policy_of_today_gives_it(runtime: VirtualRuntime) -> None:
     async with deciding(runtime) as desk:
         job = await desk.approved()

@@ -1,4 +1,4 @@
-"""What people do to runs, and what runs do to others: cancel, pause, resume, rerun; children, approvals, messages."""
+"""What people do to runs, and what runs do to others: cancel, pause, resume, rerun; approvals, messages."""
 
 from __future__ import annotations
 
@@ -142,58 +142,6 @@ async def test_a_wish_that_cannot_have_the_lock_is_told_so(runtime: VirtualRunti
             await staged.first.runs.pause(ACME, "nowhere", by="ann", reason="")
 
 
-# -- runs within runs -----------------------------------------------------------------------------------
-
-PARENT = {
-    "name": "parent",
-    "output": "${steps.inner.output}",
-    "steps": [{"id": "inner", "kind": "workflow", "workflow": "child", "input": {"n": 3}}],
-}
-CHILD = {**chain("child", 1), "output": {"got": "${steps.s1.output}"}}
-
-
-@on_virtual_time
-async def test_a_run_within_a_run_tells_it_how_it_ended(runtime: VirtualRuntime) -> None:
-    async with runs_staged(runtime) as staged:
-        await staged.apply(CHILD)
-        run = await staged.start(PARENT)
-        child = await staged.run((await staged.steps(run.id))["inner"].ref)
-        assert (child.parent_run, child.parent_step) == (run.id, "inner")
-        assert msgspec.json.decode(child.input) == {"n": 3}
-        await staged.do(child.id, "s1", result=b"42")
-        await staged.first.tick()
-        await staged.first.tick()
-
-        ended = await staged.run(run.id)
-        assert ended.state is RunState.SUCCEEDED
-        assert msgspec.json.decode(ended.output) == {"got": 42}
-        assert await staged.results() == 0
-
-
-@on_virtual_time
-async def test_cancelling_a_run_cancels_the_run_within_it(runtime: VirtualRuntime) -> None:
-    async with runs_staged(runtime) as staged:
-        await staged.apply(CHILD)
-        run = await staged.start(PARENT)
-        child_id = (await staged.steps(run.id))["inner"].ref
-        await cancelled(staged, run)
-        async with staged.going(workers=0):
-            ended = await staged.wait_ended(run.id, within_s=30)
-
-        assert ended.state is RunState.CANCELLED
-        assert (await staged.run(child_id)).state is RunState.CANCELLED
-
-
-@on_virtual_time
-async def test_a_workflow_that_is_not_there_fails_the_step(runtime: VirtualRuntime) -> None:
-    async with runs_staged(runtime) as staged:
-        run = await staged.start(PARENT)
-        assert run.state is RunState.FAILED
-        failed = (await staged.steps(run.id))["inner"]
-        assert failed.error is not None
-        assert failed.error["code"] == "not-found"
-
-
 # -- policy, approvals, messages ------------------------------------------------------------------------
 
 
@@ -304,6 +252,21 @@ async def test_an_approval_of_a_run_that_is_cancelled_is_withdrawn(runtime: Virt
         await staged.first.tick()
         assert (await staged.run(run.id)).state is RunState.CANCELLED
         record = await staged.stage.inner.get_record(Kind.APPROVAL, ACME, approval_id)
+        assert approval_of(record).state is ApprovalState.SUPERSEDED
+
+
+@on_virtual_time
+async def test_an_approval_of_a_step_that_fails_as_it_is_asked_for_waits_for_nobody(runtime: VirtualRuntime) -> None:
+    async with runs_staged(runtime, policy=DenyPay()) as staged:
+        branches = {
+            "ok": {"kind": "approval", "message": "pay?"},
+            "pay": {"kind": "job", "topic": "pay"},  # denied at once
+        }
+        run = await staged.start({"name": "both", "steps": [{"id": "p", "kind": "parallel", "branches": branches}]})
+
+        assert run.state is RunState.FAILED
+        assert (await staged.states(run.id))["p[ok]"] == "cancelled"
+        [record] = await staged.stage.inner.list_records(Kind.APPROVAL, ACME, limit=10)
         assert approval_of(record).state is ApprovalState.SUPERSEDED
 
 

@@ -37,9 +37,11 @@ _WHOLE = [
     *(
         text("policy"),
         text("reason"),
+        text("message"),
         text("effect_preview"),
         text("separate"),
         json_value("choices"),
+        json_value("response_schema", width=500),
         json_value("arguments", width=500),
     ),
     *(text("digest"), _ORIGINAL, _ORIGINAL_DIGEST, json_value("response", width=200), text("fence")),

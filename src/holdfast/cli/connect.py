@@ -92,6 +92,8 @@ class Connection:
                 return f"Look again: {hint}" if hint else "Look again"
             case errors.KeyReused():
                 return "Take a new --key, or repeat the first submission exactly"
+            case errors.Conflict(code=errors.SessionBusy.code):
+                return "`--session-policy enqueue` comes after it, `interrupt` stops it"
             case errors.NotFound() | errors.Conflict():
                 return hint
             case errors.NotApprover():

@@ -273,7 +273,11 @@ def edited(approval: Approval, job: Job, terms: Terms, now: float) -> Approval:
 
     It expires no later than it did, and sooner where the terms want it. Who was to sit in whose place was said
     of those who were to decide then: where others are, nobody was asked. An answer was to other arguments.
+
+    Raises `Invalid` as `ask`.
     """
+    if terms.separate and not approval.requested_by:
+        raise Invalid(_UNKNOWN_REQUESTER)
     decision = job.decision or {}
     policy = decision.get("policy", approval.policy)
     asked = Original(arguments=approval.arguments, digest=approval.digest, policy=approval.policy)

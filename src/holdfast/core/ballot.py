@@ -29,8 +29,9 @@ def is_assigned(approval: Approval, name: str) -> bool:
 
 def check_approver(approval: Approval, by: str) -> None:
     """Raises `NotApprover`."""
-    if approval.terms.separate and by == approval.requested_by:
-        raise NotApprover(f"{by} asked for this, and somebody else must decide it")
+    # Nor who sits in their place: before an edit they may have had one to give away.
+    if approval.terms.separate and approval.requested_by in _places(approval, by):
+        raise NotApprover(f"{approval.requested_by} asked for this, and somebody else must decide it")
     if approval.terms.approvers and not is_assigned(approval, by):
         raise NotApprover(f"{by} is not among those who may decide this: {', '.join(approval.assignees)}")
 
@@ -126,10 +127,15 @@ def _editor(approval: Approval) -> str | None:
 
 
 def _seat(approval: Approval, name: str) -> str:
-    """Chains end: nobody delegates to somebody who has a seat already."""
-    while name in approval.delegates:
-        name = approval.delegates[name]
-    return name
+    return _places(approval, name)[-1]
+
+
+def _places(approval: Approval, name: str) -> list[str]:
+    """They, whoever named them, and so on. Chains end: nobody delegates to somebody who has a seat already."""
+    places = [name]
+    while places[-1] in approval.delegates:
+        places.append(approval.delegates[places[-1]])
+    return places
 
 
 def answered(approval: Approval, response: Any) -> Approval:

@@ -13,14 +13,20 @@ What goes wrong is told without a value of the data: expressions read payloads.
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from holdfast.core.expression_text import LITERAL, blanked, check_bounds, check_names, members_of, syntax_error
+from holdfast.core.expression_text import (
+    Cost,
+    Reference,
+    blanked,
+    check_bounds,
+    check_names,
+    cost_of,
+    members_of,
+    syntax_error,
+)
 from holdfast.errors import Invalid
 
 if TYPE_CHECKING:
@@ -30,8 +36,13 @@ VALUES_MAX = 10_000
 """That an expression may be given; about 30 ms."""
 STEPS_MAX = 100_000
 """Of macros, as many as could be for the data given; likewise."""
-FILLED_BYTES_MAX = 4 << 20
-"""Of all that one template is filled with: what is named often counts as often, or one large value would become many."""
+COPIES_MAX = 10_000_000
+"""Of values, that it may make on its way, as many as could be for the data given; up to a second."""
+SMALL = 50
+"""Values, of which an expression that makes no lists cannot make much: that need not be reckoned for each job."""
+NESTED_MAX = 200
+"""Levels of a value that a template takes. Callers' data has fewer, but each step of a run may put its own around them,
+and what is written as JSON is written level by level on a stack that ends."""
 
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -43,23 +54,17 @@ class ExpressionFailed(Exception):
     """An expression had no value for the data given. The message contains none of it."""
 
 
-class FilledTooLarge(ExpressionFailed):
-    """A template takes more than `FILLED_BYTES_MAX` of the data."""
-
-    def __init__(self) -> None:
-        super().__init__(f"it takes more than {FILLED_BYTES_MAX} bytes of the data; pass a reference to what is large")
-
-
 class Expression:
     """One compiled expression. Keeps nothing between evaluations."""
 
-    __slots__ = ("_path", "macro_nesting", "program", "reads", "text")
+    __slots__ = ("_path", "cost", "macro_nesting", "program", "reads", "text")
 
-    def __init__(self, text: str, program: Program, reads: Reads, macro_nesting: int) -> None:
+    def __init__(self, text: str, program: Program, reads: Reads, macro_nesting: int, cost: Cost | None) -> None:
         self.text = text
         self.program = program
         self.reads = reads
         self.macro_nesting = macro_nesting
+        self.cost = cost
         self._path = text.split(".") if reads and _PATH.fullmatch(text := text.strip()) else None
 
     @property
@@ -72,6 +77,13 @@ class Expression:
         if self._path is not None:
             return _looked_up(self._path, variables)
         return Reading((self,)).over(variables).value(self)
+
+    def evaluate_json(self, variables: Mapping[str, Any]) -> Any:
+        """As `evaluate`, of what must be JSON. A path hands on what is JSON already."""
+        value = self.evaluate(variables)
+        if self._path is None:
+            check_json(value)
+        return value
 
     def test(self, variables: Mapping[str, Any]) -> bool:
         """As `evaluate`, of what must be true or false."""
@@ -102,17 +114,24 @@ class Reading:
         weight = _weigh(read)
         if weight > VALUES_MAX:
             raise ExpressionFailed(f"it reads more than {VALUES_MAX} values")
-        return Facts(self._context(read), weight)
+        try:
+            return Facts(self._context(read), read, weight)
+        except Exception:  # noqa: BLE001  (as in `Facts.value`: what it says quotes the data)
+            # Of what JSON can say, there is no value but such a number that the interpreter does not know.
+            raise ExpressionFailed(_reason(OverflowError())) from None
 
 
 class Facts:
     """Data that was handed to the interpreter."""
 
-    __slots__ = ("_context", "_weight")
+    __slots__ = ("_context", "_longest", "_read", "_weight", "_weights")
 
-    def __init__(self, context: Context, weight: int) -> None:
+    def __init__(self, context: Context, read: Mapping[str, Any], weight: int) -> None:
         self._context = context
+        self._read = read
         self._weight = weight
+        self._longest: int | None = None
+        self._weights: dict[Reference, int] = {}
 
     def value(self, expression: Expression) -> Any:
         """Raises `ExpressionFailed`."""
@@ -120,10 +139,28 @@ class Facts:
             raise ExpressionFailed(
                 f"the data is too large for it: {self._weight} values, {expression.macro_nesting} macros within each other"
             )
+        cost = expression.cost
+        if cost is not None and (cost.grows or self._weight > SMALL) and self._copies(cost) > COPIES_MAX:
+            raise ExpressionFailed(f"the data is too large for it: it could come to more than {COPIES_MAX} values")
         try:
             return expression.program.execute(self._context)
         except Exception as error:  # noqa: BLE001  (whatever the interpreter raises, it may quote the data)
             raise ExpressionFailed(_reason(error)) from None
+
+    def _copies(self, cost: Cost) -> int:
+        if self._longest is None and cost.macros:
+            self._longest = _longest(self._read)
+        return cost.copies(self._weigh, longest=self._longest or 0)
+
+    def _weigh(self, reference: Reference) -> int:
+        """What a macro calls its own is a part of the data, and no more than all of it."""
+        if reference.name not in self._read:
+            return self._weight
+        if reference not in self._weights:
+            value = self._read[reference.name]
+            member = value.get(reference.member) if isinstance(value, Mapping) and reference.member else value
+            self._weights[reference] = _weigh(member)
+        return self._weights[reference]
 
 
 def _looked_up(path: list[str], variables: Mapping[str, Any]) -> Any:
@@ -157,7 +194,8 @@ def compile_expression(text: str, *, names: Collection[str] | None = None) -> Ex
     read = frozenset(program.variables()) - {macro.variable for macro in macros}
     check_names(text, bare, functions=program.functions(), read=read, macros=macros, names=names)
     nested = max((macro.nesting for macro in macros), default=0)
-    return Expression(text, program, {name: members_of(bare, name) for name in read}, nested)
+    reads = {name: members_of(bare, name) for name in read}
+    return Expression(text, program, reads, nested, cost_of(text, bare, macros))
 
 
 def _weigh(value: Any) -> int:
@@ -173,6 +211,17 @@ def _weigh(value: Any) -> int:
         elif isinstance(one, list | tuple):
             rest.extend(one)
     return weight
+
+
+def _longest(value: Any) -> int:
+    """Of all lists and objects in it, the length of the longest."""
+    longest, rest = 0, [value]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, Mapping | list | tuple):
+            longest = max(longest, len(one))
+            rest.extend(one.values() if isinstance(one, Mapping) else one)
+    return longest
 
 
 def _reason(error: Exception) -> str:
@@ -191,159 +240,24 @@ def _reason(error: Exception) -> str:
             return "it has no value for this data"
 
 
-# -- templates: JSON with ${ … } in its texts -----------------------------------------------------------
-
-_PIECE = re.compile(r"\$\$\{|\$\{")
-_INSIDE = re.compile(rf"{LITERAL}|[{{}}]", re.VERBOSE | re.DOTALL)
-
-
-class _Filling:
-    """Variables for one template, and how many bytes it may still take of them."""
-
-    __slots__ = ("_left", "_sizes", "variables")
-
-    def __init__(self, variables: Mapping[str, Any], bytes_max: int) -> None:
-        self.variables = variables
-        self._left = bytes_max
-        self._sizes: dict[int, tuple[Any, int]] = {}
-
-    def value(self, expression: Expression) -> Any:
-        value = expression.evaluate(self.variables)
-        if not _is_json(value):
-            raise ExpressionFailed("its value is none of JSON; convert it with string(…) or int(…)")
-        self._take(self._size(value))
-        return value
-
-    def text(self, expression: Expression) -> str:
-        return as_text(self.value(expression))
-
-    def _size(self, value: Any) -> int:
-        """Of its JSON. What is named again is not written again to know."""
-        if isinstance(value, str):
-            return len(value)
-        if not isinstance(value, dict | list):
-            return 8
-        known = self._sizes.get(id(value))
-        if known is None:
-            # With the value itself: another one may get its address otherwise.
-            known = self._sizes[id(value)] = (value, len(msgspec.json.encode(value)))
-        return known[1]
-
-    def _take(self, size: int) -> None:
-        self._left -= size
-        if self._left < 0:
-            raise FilledTooLarge
+def check_json(value: Any) -> None:
+    """Raises `ExpressionFailed`. What would be written as something else, or as null, is none: a time, bytes, NaN."""
+    if not _is_json(value, NESTED_MAX):
+        raise ExpressionFailed("its value is none of JSON; convert it with string(…) or int(…)")
 
 
-Filler = Callable[[_Filling], Any]
-
-
-class Template:
-    """A JSON value with `${ … }` in its texts, compiled. A text that is nothing but one expression
-    becomes the expression's value, of whatever type; inside other text a value is written as JSON, a
-    text as it is. `$${` is a plain `${`."""
-
-    __slots__ = ("_fill", "expressions")
-
-    def __init__(self, fill: Filler, expressions: tuple[Expression, ...]) -> None:
-        self._fill = fill
-        self.expressions = expressions
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The variables that its expressions read."""
-        return frozenset(name for expression in self.expressions for name in expression.names)
-
-    def fill(self, variables: Mapping[str, Any]) -> Any:
-        """Raises `ExpressionFailed`."""
-        return self._fill(_Filling(variables, FILLED_BYTES_MAX))
-
-
-def compile_template(template: Any, *, names: Collection[str] | None = None) -> Template:
-    """Raises `Invalid`, with the path to the text that is wrong."""
-    found: list[Expression] = []
-    return Template(_filler(template, "$", names, found), tuple(found))
-
-
-def _filler(template: Any, path: str, names: Collection[str] | None, found: list[Expression]) -> Filler:
-    match template:
-        case str():
-            try:
-                return _text_filler(template, names, found)
-            except Invalid as error:
-                raise Invalid(f"{path}: {error}") from None
-        case dict():
-            members = {key: _filler(value, f"{path}.{key}", names, found) for key, value in template.items()}
-            return lambda filling: {key: filler(filling) for key, filler in members.items()}
-        case list():
-            items = [_filler(value, f"{path}[{at}]", names, found) for at, value in enumerate(template)]
-            return lambda filling: [filler(filling) for filler in items]
-        case _:
-            return lambda _: template
-
-
-def _text_filler(text: str, names: Collection[str] | None, found: list[Expression]) -> Filler:
-    pieces = list(_pieces(text))
-    compiled: list[str | Expression] = [
-        piece.text if piece.plain else _compiled(piece.text, None if names is None else frozenset(names))
-        for piece in pieces
-    ]
-    found += [piece for piece in compiled if isinstance(piece, Expression)]
-    if len(compiled) == 1 and isinstance(compiled[0], Expression):
-        whole = compiled[0]
-        return lambda filling: filling.value(whole)
-    return lambda filling: "".join(piece if isinstance(piece, str) else filling.text(piece) for piece in compiled)
-
-
-@functools.lru_cache(maxsize=1024)
-def _compiled(text: str, names: frozenset[str] | None) -> Expression:
-    return compile_expression(text, names=names)
-
-
-class _Piece(NamedTuple):
-    text: str
-    plain: bool
-
-
-def _pieces(text: str) -> Iterator[_Piece]:
-    at, plain = 0, ""
-    while found := _PIECE.search(text, at):
-        plain += text[at : found.start()]
-        if found[0] == "$${":
-            plain, at = plain + "${", found.end()
-            continue
-        end = _closing(text, found.end())
-        if plain:
-            yield _Piece(plain, plain=True)
-        yield _Piece(text[found.end() : end], plain=False)
-        at, plain = end + 1, ""
-    if plain + text[at:] or not text:
-        yield _Piece(plain + text[at:], plain=True)
-
-
-def _closing(text: str, begin: int) -> int:
-    depth = 0
-    for found in _INSIDE.finditer(text, begin):
-        depth += (found[0] == "{") - (found[0] == "}")
-        if depth < 0:
-            return found.start()
-    raise Invalid(f"column {begin - 1}: ${{ without its }}; a plain ${{ is written $${{")
-
-
-def _is_json(value: Any) -> bool:
+def _is_json(value: Any, levels: int) -> bool:
+    """Raises `ExpressionFailed` if it has more than so many levels."""
     match value:
         case None | bool() | str() | int():
             return True
         case float():
             return value - value == 0  # neither infinite nor no number
+        case list() | dict() if not levels:
+            raise ExpressionFailed(f"its value is nested deeper than {NESTED_MAX}")
         case list():
-            return all(_is_json(one) for one in value)
+            return all(_is_json(one, levels - 1) for one in value)
         case dict():
-            return all(isinstance(key, str) and _is_json(one) for key, one in value.items())
+            return all(isinstance(key, str) and _is_json(one, levels - 1) for key, one in value.items())
         case _:
             return False
-
-
-def as_text(value: Any) -> str:
-    """As it stands inside of other text: JSON, a text as it is."""
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -7,7 +7,7 @@ left of CEL has brackets, names and operators.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from holdfast.errors import Invalid
@@ -41,11 +41,69 @@ _MEMBER = re.compile(r"\s*\.\s*([A-Za-z_]\w*+)(?!\s*\()")
 _WHERE = re.compile(r"<input>:(\d+):(\d+): (?:Syntax error: )?([^\n]*)")
 
 
+_REFERENCE = re.compile(r"(?<![\w.])([A-Za-z_]\w*+)(?!\s*\()(?:\s*\.\s*([A-Za-z_]\w*+)(?!\s*\())?")
+_NO_NAMES = frozenset({"true", "false", "null", "in"})
+_MADE = re.compile(r"[,\[{(]")
+"""Each may stand for one more value that the text itself makes."""
+
+
+class Reference(NamedTuple):
+    """That a text names a variable, and a member of it; None: the whole of it."""
+
+    name: str
+    member: str | None
+
+
 class Macro(NamedTuple):
     at: int
     variable: str
     nesting: int
     """1: in no other macro."""
+    word: str
+    own: int
+    """How often its body names the macro's variable."""
+    others: tuple[Reference, ...]
+    """What else the body names."""
+    made: int
+    """How many values the body makes of nothing, at most."""
+
+
+class Cost(NamedTuple):
+    """What an evaluation copies at most. The interpreter copies a list with all that is in it for each value that it adds,
+    and a text for each text: so a short expression, over data that is not large at all, could fill the memory or take
+    minutes."""
+
+    named: tuple[Reference, ...]
+    """Outside of macros."""
+    joins: int
+    """`+` outside of macros: what is there may become so much longer."""
+    made: int
+    indexed: bool
+    """Something is taken out of what a macro made: it may be longer than any list of the data."""
+    macros: tuple[Macro, ...]
+
+    @property
+    def grows(self) -> bool:
+        """Whether it makes lists, item by item."""
+        return any(macro.word in ("map", "filter") for macro in self.macros)
+
+    def copies(self, weigh: Callable[[Reference], int], *, longest: int) -> int:
+        """In values; `weigh` tells how many there are in what a reference names, `longest` is the longest list."""
+        held = sum(map(weigh, self.named)) + self.made
+        length = max(longest, self.made) * (1 + self.joins)
+        copies = held * self.joins
+        for macro in self.macros:
+            turns = held if macro.nesting > 1 or self.indexed else min(length, held)
+            used = macro.own * held + turns * (sum(map(weigh, macro.others)) + macro.made)
+            match macro.word:
+                case "map":
+                    copies += turns * used
+                    held += used
+                case "filter":
+                    copies += turns * held + used
+                case _:
+                    copies += used
+        return copies
 
 
 def blanked(text: str) -> str:
@@ -80,19 +138,69 @@ def members_of(bare: str, name: str) -> frozenset[str] | None:
     return frozenset(members) if members else None
 
 
+def cost_of(text: str, bare: str, macros: Collection[Macro]) -> Cost | None:
+    """None for what copies nothing that counts."""
+    outside = bare
+    for begin, end, _ in _bodies(bare):
+        outside = outside[:begin] + " " * (end - begin) + outside[end:]
+    joins = outside.count("+")
+    if not macros and not joins:
+        return None
+    return Cost(
+        named=tuple(_references(outside)),
+        joins=joins,
+        made=_made(outside) + len(text) // 256,
+        indexed=re.search(r"\)\s*\[", bare) is not None,
+        macros=tuple(macros),
+    )
+
+
 def _macros(bare: str) -> Iterator[Macro]:
+    """Those that others are in come before these."""
     begins = {found.end(1): found for found in _MACRO.finditer(bare)}
-    opened: list[bool] = []
-    awaited: re.Match[str] | None = None
+    for begin, end, nesting in sorted(_bodies(bare)):
+        found = next(begins[at] for at in range(begin - 1, -1, -1) if at in begins)
+        variable, body = found[2] or "", bare[begin:end]
+        named = list(_references(body))
+        yield Macro(
+            at=found.start(1),
+            variable=variable,
+            nesting=nesting,
+            word=found[1],
+            own=sum(one.name == variable for one in named) - 1,
+            others=tuple(one for one in named if one.name != variable),
+            made=_made(body) + len(body) // 256,
+        )
+
+
+def _bodies(bare: str) -> Iterator[tuple[int, int, int]]:
+    """Of each macro: where the inside of its brackets begins and ends, and how many macros that is inside of. One that is
+    never closed ends with the text: the parser will say what is wrong with it."""
+    begins = {found.end(1) for found in _MACRO.finditer(bare)}
+    opened: list[tuple[int, bool]] = []
+    awaited = False
     for at, character in enumerate(bare):
-        awaited = begins.get(at, awaited)
+        awaited = awaited or at in begins
         if character in "([{":
-            opened.append(awaited is not None)
-            if awaited is not None:
-                yield Macro(awaited.start(1), awaited[2] or "", sum(opened))
-                awaited = None
+            opened.append((at + 1, awaited))
+            awaited = False
         elif character in ")]}" and opened:
-            opened.pop()
+            begin, is_macro = opened.pop()
+            if is_macro:
+                yield begin, at, 1 + sum(macro for _, macro in opened)
+    for place, (begin, is_macro) in enumerate(opened):
+        if is_macro:
+            yield begin, len(bare), 1 + sum(macro for _, macro in opened[:place])
+
+
+def _references(bare: str) -> Iterator[Reference]:
+    for found in _REFERENCE.finditer(bare):
+        if found[1] not in _NO_NAMES:
+            yield Reference(found[1], found[2])
+
+
+def _made(bare: str) -> int:
+    return 1 + sum(1 for _ in _MADE.finditer(bare))
 
 
 def _check_size(bare: str) -> None:

@@ -6,9 +6,10 @@ arguments that the approval is bound to, and made anew when they are edited.
 
 from __future__ import annotations
 
-from holdfast.core.expression import ExpressionFailed, as_text, compile_template
+from holdfast.core.expression import ExpressionFailed
 from holdfast.core.job import Job
 from holdfast.core.rules import NAMES, variables_of
+from holdfast.core.template import as_text, compile_template
 
 PREVIEW_MAX = 2_000
 """Characters."""

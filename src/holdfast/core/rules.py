@@ -25,10 +25,11 @@ from holdfast.core.decision import (
     Rate,
 )
 from holdfast.core.document import Path, Refused, load_document, told
-from holdfast.core.expression import compile_expression, compile_template
+from holdfast.core.expression import compile_expression
 from holdfast.core.job import Job
 from holdfast.core.schema import compile_schema
 from holdfast.core.states import Risk
+from holdfast.core.template import compile_template
 from holdfast.errors import Invalid
 
 RULES_MAX = 1_000

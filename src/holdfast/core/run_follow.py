@@ -90,10 +90,11 @@ def _tell_follower(turn: Turn, follower: Edge, *, met: bool) -> None:
 
 
 def _tell_owner(turn: Turn, part: Step) -> None:
-    owner = turn.get(owner_of(part.name))
+    owner, spec = turn.get(owner_of(part.name)), turn.graph.nodes[owner_of(part.name)].spec
     if owner.is_terminal:
         return
     assert owner.fan is not None
+    assert isinstance(spec, AnyStep)
     tolerated = part.state is StepState.FAILED and turn.graph.node(part.name).continues
     fan = replace(
         owner.fan,
@@ -108,7 +109,7 @@ def _tell_owner(turn: Turn, part: Step) -> None:
         case True:
             _gather(turn, owner)
         case False:
-            stop_parts(turn, owner, "sibling-failed")
+            stop_parts(turn, owner, "sibling-failed", undoes=spec.on_error != "fail")
             error = {"code": "part-failed", "message": f"{part.name} did not succeed", "part": part.name}
             if part.error is not None:
                 error["cause"] = part.error.get("code", "")

@@ -172,7 +172,9 @@ def _hear_timer(turn: Turn, name: str) -> None:
     step = turn.find(name)
     if step is None or step.due is None or step.due > turn.now:
         return
-    if step.deadline is not None and step.deadline <= turn.now:
+    # A delay that was over before its deadline has ended in time, however late anybody looks.
+    was_over = step.state is StepState.DELAYED and step.due == step.wake
+    if step.deadline is not None and step.deadline <= turn.now and not was_over:
         message = f"the step had not ended after {turn.graph.node(name).spec.timeout_s} s"
         stop(turn, step, "step-timeout", error={"code": "timeout", "message": message})
     elif step.state is StepState.DELAYED:

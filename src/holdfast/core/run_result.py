@@ -13,7 +13,22 @@ import msgspec
 from holdfast.core.job import Job
 from holdfast.core.record import Record
 from holdfast.core.run import RunState
-from holdfast.core.run_words import ApprovalDecided, CancelAsked, ChildRunEnded, Happening, JobEnded, TurnCame
+from holdfast.core.run_words import (
+    ApprovalDecided,
+    AskApproval,
+    CancelAsked,
+    ChildRunEnded,
+    Command,
+    Happening,
+    JobEnded,
+    Notify,
+    NotifySent,
+    StartRun,
+    SubmitJob,
+    TurnCame,
+)
+from holdfast.core.states import State
+from holdfast.errors import HoldfastError
 
 
 class About(StrEnum):
@@ -100,3 +115,19 @@ def happening_of(record: Record, job: Job | None) -> Happening | None:
             return None
         case never:
             assert_never(never)
+
+
+def not_begun(command: Command, error: HoldfastError) -> list[Happening]:
+    """What cannot even begin has ended: the step fails, the run goes on as its definition says."""
+    why = {"code": error.code, "message": str(error)}
+    match command:
+        case SubmitJob():
+            return [JobEnded(command.step, command.job, State.FAILED, None, why)]
+        case AskApproval():
+            return [ApprovalDecided(command.step, command.approval, "rejected", why)]
+        case StartRun():
+            return [ChildRunEnded(command.step, command.run, RunState.FAILED, None, why)]
+        case Notify():
+            return [NotifySent(command.step, command.post, why)]
+        case _:
+            raise error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -226,16 +227,13 @@ def encoded(value: Any) -> bytes:
 
 def _start_items(turn: Turn, node: Node, step: Step) -> None:
     """Every item gets its record now, and keeps its value there: the items are never evaluated again."""
-    items = turn.evaluate(node.formulas["items"], node, step)
+    items = turn.evaluate_json(node.formulas["items"], node, step)
     if not isinstance(items, list):
         raise ExpressionFailed("items must be a list, and are none")
     if len(items) > ITEMS_MAX:
         turn.fail(step, "too-many-items", f"there are {len(items)} items, and at most {ITEMS_MAX} are allowed")
         return
-    try:
-        values = [Raw(msgspec.json.encode(item)) for item in items]
-    except TypeError:
-        raise ExpressionFailed("an item is not of JSON; convert it with string(…) or int(…)") from None
+    values = [Raw(msgspec.json.encode(item)) for item in items]
     begun = _begin_fan(turn, step, len(items))
     assert begun.fan is not None
     names = part_names(turn, begun, range(len(items)))
@@ -308,6 +306,10 @@ def _text(value: Any) -> str:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ExpressionFailed("seconds must be a number, and are none")
+    # A path hands on whatever the data has, so a whole number may be too large for a float; and what is no number
+    # compares with nothing: the step would wait for a time that never comes.
+    if not abs(value) <= sys.float_info.max:
+        raise ExpressionFailed("seconds must be a finite number")
     return float(value)
 
 

@@ -16,20 +16,20 @@ from holdfast.core.run_words import CancelJob, CancelRun, TellParent, WithdrawAp
 from holdfast.core.workflow_graph import UNDO
 
 
-def stop(turn: Turn, step: Step, reason: str, *, error: Error | None = None) -> None:
-    """End the step as cancelled or, with an error, as failed: now, or when what it waits for has ended."""
+def stop(turn: Turn, step: Step, reason: str, *, error: Error | None = None, undoes: bool = True) -> None:
+    """End the step as cancelled or, with an error, as failed: now, or when what it waits for has ended.
+
+    `undoes`: whether a run within this one undoes what it did by then. Nobody else could: it has not succeeded."""
     ending = StepState.CANCELLED if error is None else StepState.FAILED
     match step.state:
         case StepState.RUNNING if step.kind == "job":
             turn.commands.append(CancelJob(step.name, step.ref, reason))
             turn.move(step, StepState.STOPPING, error=error)
         case StepState.RUNNING if step.kind == "workflow":
-            turn.commands.append(
-                CancelRun(step.name, step.ref, reason, compensate=turn.run.undoes or error is not None)
-            )
+            turn.commands.append(CancelRun(step.name, step.ref, reason, compensate=undoes))
             turn.move(step, StepState.STOPPING, error=error)
         case StepState.RUNNING if step.fan is not None:
-            stop_parts(turn, step, reason)
+            stop_parts(turn, step, reason, undoes=undoes)
             turn.end(turn.get(step.name), ending, error=error)
         case StepState.ASKING:
             turn.commands.append(WithdrawApproval(step.name, step.ref, reason))
@@ -40,11 +40,11 @@ def stop(turn: Turn, step: Step, reason: str, *, error: Error | None = None) -> 
             turn.end(step, ending, error=error)
 
 
-def stop_parts(turn: Turn, step: Step, reason: str) -> None:
+def stop_parts(turn: Turn, step: Step, reason: str, *, undoes: bool = True) -> None:
     """Those that have begun are stopped, the others never begin."""
     assert step.fan is not None
     for part in turn.unended(part_names(turn, step, range(step.fan.total))):
-        stop(turn, part, reason)
+        stop(turn, part, reason, undoes=undoes)
 
 
 # -- the run --------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def give_up(turn: Turn, ending: RunState, error: Error, *, undoes: bool, **detai
     )
     turn.note("run.cancelling", ending=ending.value, code=error["code"], **detail)
     for step in live:
-        stop(turn, turn.get(step.name), error["code"])
+        stop(turn, turn.get(step.name), error["code"], undoes=undoes)
 
 
 def conclude(turn: Turn) -> None:
@@ -99,5 +99,6 @@ def end_run(turn: Turn, state: RunState) -> None:
     run = turn.run
     failures = {"compensations_failed": run.undone_badly} if run.undone_badly else {}
     turn.note(f"run.{state}", **({"code": run.error["code"]} if run.error else {}), **failures)
-    if run.parent_run:
+    # Once: run again by itself, it is on its own, and the run around it has gone on with what it was told.
+    if run.parent_run and not run.generation:
         turn.commands.append(TellParent(run.parent_run, run.parent_step, run.id, state, bytes(run.output), run.error))

@@ -14,9 +14,10 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.core.expression import Expression, Template
+from holdfast.core.expression import Expression
 from holdfast.core.run import LOOK_S, Held, Run, RunState, Step, StepState
 from holdfast.core.run_words import Advance, Command, Draw, Needed, Room, Said, StartRun, SubmitJob
+from holdfast.core.template import Template
 from holdfast.core.workflow import Compensation, JobStep
 from holdfast.core.workflow_graph import UNDO, Graph, Node
 
@@ -278,6 +279,9 @@ class Turn:
     def evaluate(self, expression: Expression, node: Node, step: Step) -> Any:
         """Raises `ExpressionFailed`."""
         return expression.evaluate(self.variables(node.reads, step))
+
+    def evaluate_json(self, expression: Expression, node: Node, step: Step) -> Any:
+        return expression.evaluate_json(self.variables(node.reads, step))
 
     def test(self, expression: Expression, node: Node, step: Step) -> bool:
         return expression.test(self.variables(node.reads, step))

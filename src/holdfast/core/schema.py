@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -31,6 +32,7 @@ EXACT_BELOW = 2.0**53
 
 _POINTERS = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANCHORS = ("$anchor", "$dynamicAnchor")
+_IDS = ("$id", "id")
 
 
 class Schema:
@@ -134,35 +136,52 @@ def _with_one_form_of_numbers(value: Any) -> Any:
 def _resolve(document: Any, pointer: str) -> Any:
     """What a JSON pointer means. One by anchor is left to the validator: it fills in nothing."""
     found = document if pointer == "#" or pointer.startswith("#/") else None
-    for name in pointer.split("/")[1:]:
+    for name in unquote(pointer).split("/")[1:]:
         key = name.replace("~1", "/").replace("~0", "~")
-        if not isinstance(found, dict):
-            return None
-        found = found.get(key)
+        if isinstance(found, list):
+            found = found[int(key)] if key.isascii() and key.isdigit() and int(key) < len(found) else None
+        else:
+            found = found.get(key) if isinstance(found, dict) else None
     return found
 
 
 def _check_expanded(document: Any) -> None:
     """Raises `Invalid` for a schema that is short to write and endless to read."""
-    anchored = {f"#{part[word]}": part for part in _parts(document) for word in _ANCHORS if word in part}
+    anchored = _anchored(document)
     known: dict[int, int] = {}
 
-    def weigh(part: Any, depth: int) -> int:
+    def weigh(part: Any, depth: int, own: Any) -> int:
+        """`own` is the part around it that has a name: pointers may mean it, or the whole."""
         if depth > CHAIN_MAX:
             raise Invalid(f"a schema has at most {CHAIN_MAX} parts within each other")
         if isinstance(part, list):
-            return sum(weigh(one, depth + 1) for one in part)
+            return sum(weigh(one, depth + 1, own) for one in part)
         if not isinstance(part, dict):
             return 0
         if id(part) not in known:
             known[id(part)] = 1  # a part within itself goes as deep as the value does
+            if any(isinstance(part.get(word), str) for word in _IDS):
+                own = part
             pointers = [part[word] for word in _POINTERS if isinstance(part.get(word), str)]
-            targets = [anchored.get(pointer) or _resolve(document, pointer) for pointer in pointers]
-            known[id(part)] = 1 + sum(weigh(one, depth + 1) for one in (*part.values(), *targets))
+            meant = [
+                one for at in pointers for one in (_resolve(document, at), _resolve(own, at), *anchored.get(at, ()))
+            ]
+            targets = {id(one): one for one in meant}.values()
+            known[id(part)] = 1 + sum(weigh(one, depth + 1, own) for one in (*part.values(), *targets))
         return known[id(part)]
 
-    if weigh(document, 0) > EXPANDED_MAX:
+    if weigh(document, 0, document) > EXPANDED_MAX:
         raise Invalid(f"a schema has at most {EXPANDED_MAX} parts, where each $ref stands for what it points to")
+
+
+def _anchored(document: Any) -> dict[str, list[Any]]:
+    """By pointer: the parts that have this name."""
+    anchored: dict[str, list[Any]] = {}
+    for part in _parts(document):
+        for word in _ANCHORS:
+            if isinstance(part.get(word), str):
+                anchored.setdefault(f"#{part[word]}", []).append(part)
+    return anchored
 
 
 def _parts(document: Any) -> Iterator[dict[str, Any]]:

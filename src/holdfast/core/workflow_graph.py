@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
 from holdfast.core.document import Path, Refused
-from holdfast.core.expression import Expression, Template, compile_expression, compile_template
+from holdfast.core.expression import Expression, compile_expression
 from holdfast.core.schema import Schema, compile_schema
+from holdfast.core.template import Template, compile_template
 from holdfast.core.workflow import (
     ApprovalStep,
     Compensation,

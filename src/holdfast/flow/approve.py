@@ -25,7 +25,16 @@ from holdfast.core.approval import (
     result_record,
     terms_of,
 )
-from holdfast.core.ballot import answered, check_allowed, check_open, delegate, is_answered, is_repeated, say
+from holdfast.core.ballot import (
+    answered,
+    check_allowed,
+    check_approver,
+    check_open,
+    delegate,
+    is_answered,
+    is_repeated,
+    say,
+)
 from holdfast.core.decision import Choice
 from holdfast.core.job import Job, Tenant, amend, step
 from holdfast.core.policy import consequences
@@ -187,6 +196,8 @@ class Approvals:
         # First of all: what came with a word that nobody may say is not looked at.
         check_allowed(approval, said.choice)
         if said.choice is Choice.EDIT:
+            # Of this one; `say` asks the same of what it becomes. Else anybody could make of it what is theirs to decide.
+            check_approver(approval, said.by)
             approval, candidate = self._edit(approval, job, said.arguments, now=word.at)
         elif said.choice is Choice.RESPOND:
             approval = answered(approval, said.response)

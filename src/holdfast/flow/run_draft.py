@@ -22,16 +22,14 @@ from holdfast.core.approval import to_record as approval_record
 from holdfast.core.decision import CHOICES, EXPIRES_S
 from holdfast.core.job import JobId, Tenant, may
 from holdfast.core.record import Kind, Record
-from holdfast.core.run import Run, RunState, Step, run_record, step_record
-from holdfast.core.run_result import About, CancelWish, ChildResult, StopWish, TurnWord
+from holdfast.core.run import Run, Step, run_record, step_record
+from holdfast.core.run_result import About, CancelWish, ChildResult, StopWish, TurnWord, not_begun
 from holdfast.core.run_session import Seat, has_seat
 from holdfast.core.run_words import (
     Advance,
-    ApprovalDecided,
     AskApproval,
     CancelJob,
     CancelRun,
-    ChildRunEnded,
     Command,
     Draw,
     Happening,
@@ -49,7 +47,7 @@ from holdfast.core.run_words import (
 from holdfast.core.states import Event, State
 from holdfast.core.webhook import post_to, webhook_from
 from holdfast.core.workflow_graph import Graph
-from holdfast.errors import HoldfastError, Invalid, NotFound
+from holdfast.errors import Invalid, NotFound
 from holdfast.flow.admission import RunRoom, count_live_runs
 from holdfast.flow.cancel import cancelling
 from holdfast.flow.gate import followed
@@ -236,7 +234,7 @@ class RunDraft:
             try:
                 ended += await self._carry_out_one(run, command)
             except (Invalid, NotFound) as error:
-                ended += _failed(command, error)
+                ended += not_begun(command, error)
         return ended
 
     async def _carry_out_one(self, run: Run, command: Command) -> Sequence[Happening]:
@@ -252,7 +250,8 @@ class RunDraft:
             case StartRun():
                 return await self._start(run, command)
             case CancelRun():
-                wish = CancelWish(f"run {run.id}", command.reason, command.compensate)
+                # As it was started: run again since, it has told how it ended, and is nobody's part any more.
+                wish = CancelWish(f"run {run.id}", command.reason, command.compensate, generation=0)
                 return self._leave(command.run, f"{command.run}.cancel", About.CANCEL, wish)
             case Notify():
                 return await self._notify(run, command)
@@ -331,10 +330,15 @@ class RunDraft:
         return []
 
     async def _withdraw(self, run: Run, command: WithdrawApproval) -> Sequence[Happening]:
-        [record] = await self._tools.store.find_records(Kind.APPROVAL, self._tenant, [command.approval])
-        approval = None if record is None else approval_of(record)
+        asked = [one for one in self._records if one.after.kind is Kind.APPROVAL and one.after.id == command.approval]
+        # One that this very transaction asks for is not in the store yet, and is never open to anybody.
+        found = [one.after for one in asked] or await self._tools.store.find_records(
+            Kind.APPROVAL, self._tenant, [command.approval]
+        )
+        approval = None if found[0] is None else replace(approval_of(found[0]), version=found[0].version - len(asked))
         if approval is not None and approval.state is ApprovalState.PENDING:
             ended = end_approval(approval, ApprovalState.SUPERSEDED, why=command.reason, now=self._now)
+            self._records = [one for one in self._records if one not in asked]
             self._records.append(RecordChange(after=approval_record(ended), replaces=approval.version))
             detail = {"approval": approval.id, "step": command.step, "reason": command.reason}
             self._notes.append(Note(self._tenant, JobId(""), "approval.superseded", detail, run.id))
@@ -380,19 +384,3 @@ class RunDraft:
             )
         )
         return []
-
-
-def _failed(command: Command, error: HoldfastError) -> Sequence[Happening]:
-    """What cannot even begin has ended: the step fails, the run goes on as its definition says."""
-    why = {"code": error.code, "message": str(error)}
-    match command:
-        case SubmitJob():
-            return [JobEnded(command.step, command.job, State.FAILED, None, why)]
-        case AskApproval():
-            return [ApprovalDecided(command.step, command.approval, "rejected", why)]
-        case StartRun():
-            return [ChildRunEnded(command.step, command.run, RunState.FAILED, None, why)]
-        case Notify():
-            return [NotifySent(command.step, command.post, why)]
-        case _:
-            raise error
