@@ -284,7 +284,8 @@ def standings(lines: Iterable[str]) -> list[Standing]:
 _NEXT_STEPS = {
     "NOAUTH": "Put user and password into the URL",
     "WRONGPASS": "Check user and password in the URL",
-    "NOPERM": "Allow this user the scripting, string, list, hash, stream, key and pub/sub commands on the prefix",
+    "NOPERM": "Allow this user the keys and the channels of its prefix, and +@connection +@read +@write +@scripting +@pubsub "
+    "+info +time",
     "OOM": "Raise maxmemory or free memory; locks need the policy noeviction",
     "MISCONF": "The server cannot write its snapshot: see its log, free disk space",
     "NOPROTO": "Use Redis 7 or Valkey",
