@@ -206,37 +206,70 @@ def release_item(token: str) -> str:
     return f"R {token}"
 
 
+class _Whole(NamedTuple):
+    """A reply of several, which follow one by one."""
+
+    members: list[Reply]
+    size: int
+
+
 class Parser:
-    """Bytes in, replies out, in order. Raises `ValueError` for bytes that are not RESP."""
+    """Bytes in, replies out, in order. Raises `ValueError` for bytes that are not RESP.
+
+    What it has read it does not look at again: a reply of a hundred megabytes comes in a thousand pieces.
+    """
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []
+        self._lacking = 0  # so many bytes more, at least, until the rest can be read
+        self._wholes: list[_Whole] = []  # that are not complete; outermost first
 
     def feed(self, received: bytes) -> list[Reply]:
         if self._rest:
-            received = self._rest + received
+            self._rest.append(received)
+            self._lacking -= len(received)
+            if self._lacking > 0:
+                return []
+            received = b"".join(self._rest)
+            self._rest = []
         replies: list[Reply] = []
+        wholes = self._wholes
         start, end = 0, len(received)
         while start < end:
-            parsed = _parse(received, start)
-            if parsed is None:
+            reply, stop = _parse(received, start)
+            if stop > end:
+                self._rest, self._lacking = [received[start:]], stop - end
                 break
-            reply, start = parsed
-            replies.append(reply)
-        self._rest = received[start:]
+            start = stop
+            if reply.__class__ is _Whole:
+                if reply.size > 0:
+                    wholes.append(reply)
+                    continue
+                reply = reply.members
+            # With a member its whole may be complete, and with that one the whole that it is of.
+            while wholes:
+                members, size = wholes[-1]
+                members.append(reply)
+                if len(members) < size:
+                    break
+                wholes.pop()
+                reply = members
+            else:
+                replies.append(reply)
         return replies
 
 
-def _parse(received: bytes, start: int) -> tuple[Reply, int] | None:
-    """The reply that begins at `start` and where the next one does; None if it is not complete."""
+def _parse(received: bytes, start: int) -> tuple[Reply, int]:
+    """The reply that begins at `start` and where the next one does. That is beyond the end if it is not complete: as far
+    as is known by then."""
     end = received.find(b"\r\n", start)
     if end < 0:
-        return None
+        return None, len(received) + 1
     kind, head = received[start : start + 1], received[start + 1 : end]
     if kind in b"$=":
         stop = end + 2 + int(head)
         first = end + (2 if kind == b"$" else 6)  # "=": text that begins with what kind of text it is
-        return (received[first:stop], stop + 2) if len(received) >= stop + 2 else None
+        return received[first:stop] if stop + 2 <= len(received) else None, stop + 2
     if kind == b":":
         return int(head), end + 2
     if kind == b"-":
@@ -247,15 +280,7 @@ def _parse(received: bytes, start: int) -> tuple[Reply, int] | None:
         return None, end + 2
     if kind not in b"*>~%":
         raise ValueError(f"not a RESP reply: it begins with {kind!r}")
-    members: list[Reply] = Push() if kind == b">" else []
-    start = end + 2
-    for _ in range(int(head) * (2 if kind == b"%" else 1)):
-        parsed = _parse(received, start)
-        if parsed is None:
-            return None
-        member, start = parsed
-        members.append(member)
-    return members, start
+    return _Whole(Push() if kind == b">" else [], int(head) * (2 if kind == b"%" else 1)), end + 2
 
 
 def lines_of(reply: Reply) -> list[str]:
