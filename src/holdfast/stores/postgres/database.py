@@ -19,7 +19,7 @@ from holdfast.stores.batch_writer import BatchWriter
 from holdfast.stores.news import News
 from holdfast.stores.postgres import retention, run_retention
 from holdfast.stores.postgres.flush import SETTLE
-from holdfast.stores.postgres.link import Lines, connect, hang_up, translated
+from holdfast.stores.postgres.link import Lines, answered, connect, hang_up, translated
 from holdfast.stores.postgres.reads import Reads
 from holdfast.stores.postgres.records import RecordReads
 from holdfast.stores.postgres.rows import DELIVERY, arrays_of
@@ -69,10 +69,14 @@ class Database:
         try:
             connection = await connect(self._url, timeout_s=self._timeout_s)
             try:
-                await prepare(connection, self.subject, self._topics)
-                start = await connection.fetchrow(_START)
+                timeout_s = self._timeout_s
+                await prepare(connection, self.subject, self._topics, timeout_s=timeout_s)
+                start = await answered(connection, connection.fetchrow(_START), timeout_s=timeout_s)
                 # A server may come up with a clock that is behind: what is in its tables has happened before.
-                await self.clock.start(lambda: connection.fetchval(_CLOCK), not_before=start["last_at"] or 0.0)
+                await self.clock.start(
+                    lambda: answered(connection, connection.fetchval(_CLOCK), timeout_s=timeout_s),
+                    not_before=start["last_at"] or 0.0,
+                )
             finally:
                 await hang_up(connection, timeout_s=self._timeout_s)
         except ssl.SSLCertVerificationError:

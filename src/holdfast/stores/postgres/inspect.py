@@ -8,7 +8,7 @@ from holdfast.core.inspection import Aspect, Fact, Inspection, Replicas, Sync
 from holdfast.errors import Invalid
 from holdfast.locks.stores import shown
 from holdfast.locks.stores.postgres.link import FAILURES
-from holdfast.stores.postgres.link import connect, hang_up, translated
+from holdfast.stores.postgres.link import answered, connect, hang_up, translated
 
 if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
@@ -35,7 +35,7 @@ async def inspect(url: str, *, runtime: Runtime, timeout_s: float) -> Inspection
     try:
         connection = await connect(url, timeout_s=timeout_s)
         try:
-            found: Any = await connection.fetchrow(_ASK)
+            found: Any = await answered(connection, connection.fetchrow(_ASK), timeout_s=timeout_s)
         finally:
             await hang_up(connection, timeout_s=timeout_s)
     except ValueError:

@@ -23,6 +23,8 @@ LINES_MAX = 4
 LOST = (*BROKEN, asyncpg.InternalClientError)
 """The connection is gone. Where it died while nothing was asked of it, the driver says so in its own confused way."""
 
+STANDBY = "this server is a standby, or can only be read; add target_session_attrs=read-write and all hosts to the URL"
+
 _UNSTORABLE = (ValueError, OverflowError, asyncpg.DataError, asyncpg.ProgramLimitExceededError)
 
 
@@ -46,16 +48,34 @@ async def connect(url: str, *, timeout_s: float, more: Mapping[str, str] | None 
     """With `more` settings than usual. What the URL itself sets is left to it."""
     own = parse_qs(urlsplit(url).query)
     asked = {name: value for name, value in {**settings(timeout_s), **(more or {})}.items() if name not in own}
-    return await asyncpg.connect(url, timeout=timeout_s, server_settings=asked, max_cached_statement_lifetime=0)
+    # Asked of every connection, not of the first alone: a name may come to mean another server, and one that lags would tell of
+    # what was so a while ago.
+    wanted = None if "target_session_attrs" in own else "primary"
+    return await asyncpg.connect(
+        url, timeout=timeout_s, server_settings=asked, max_cached_statement_lifetime=0, target_session_attrs=wanted
+    )
+
+
+async def answered(connection: asyncpg.Connection, question: Awaitable[T], *, timeout_s: float) -> T:
+    """Its answer; or `TimeoutError`, where the server has gone without a word."""
+    with ended_at(connection, asyncio.get_running_loop().time() + timeout_s):
+        return await question
+
+
+def is_unstorable(failure: Exception) -> bool:
+    """Whether it is about a value, and so about whoever wanted to store it."""
+    return isinstance(failure, _UNSTORABLE) and not isinstance(failure, ssl.SSLError)
 
 
 def translated(failure: Exception, subject: str, *, applied: bool | None) -> HoldfastError:
     """The failure in the words of the port. `applied` is what is known if the answer got lost."""
     if isinstance(failure, HoldfastError):
         return failure
-    if isinstance(failure, _UNSTORABLE) and not isinstance(failure, ssl.SSLError):
+    if is_unstorable(failure):
         # Not its text: the driver's quotes the value.
         return Invalid(f"this cannot be stored: {type(failure).__name__}")
+    if isinstance(failure, asyncpg.TargetServerAttributeNotMatched):
+        return StoreUnavailable(subject, STANDBY, applied=False)
     known = explained(failure, subject, applied=applied)
     if isinstance(known, StoreRefused | Unavailable):
         _, _, detail = str(known).partition(": ")
@@ -123,8 +143,9 @@ class Lines:
                 connection = await connect(self._url, timeout_s=self._timeout_s)
             try:
                 yield connection
-            except (asyncio.CancelledError, *LOST):
-                connection.terminate()  # an answer may still be under way on it
+            except (asyncio.CancelledError, *LOST, asyncpg.ReadOnlySQLTransactionError):
+                # An answer may still be under way on it; or it is of a time when this server could only be read.
+                connection.terminate()
                 raise
             finally:
                 self._take_back(connection)

@@ -63,7 +63,7 @@ class PostgresPortable:
 
     async def load(self, pages: AsyncIterator[Page], *, check: Check) -> None:
         async with self._connected() as connection:
-            await prepare(connection, self._subject, None)
+            await prepare(connection, self._subject, None, timeout_s=TIMEOUT_S)
             async with connection.transaction():
                 await connection.execute(_UNHURRIED)
                 # A plane that is started now waits for us, and finds what is written here.
