@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 import servers
 
 from holdfast import buses
 from holdfast.core.topic import Topics
 from holdfast.locks.runtime import SYSTEM
 from holdfast.stores import StoreWithBus, file_of, is_shared, open_store, own_part, port_of
+from plane import redis_namespaces
 from plane.jobs import submitted
 from plane.store_fixtures import FRESH, TIMEOUT_S
 
@@ -40,6 +42,21 @@ async def test_part_of_a_server_is_empty_and_leaves_nothing_behind(url: str) -> 
     whole = await opened(url)
     assert await whole.count_jobs() == {}
     await whole.close()
+
+
+async def test_part_is_removed_whatever_else_in_the_url_is_called_valkey(
+    running: dict[str, servers.Server | None],
+) -> None:
+    server = redis_namespaces.server_url(running)
+    with redis.Redis.from_url(server) as admin:
+        admin.acl_setuser("valkey", enabled=True, nopass=True, keys=["*"], channels=["*"], categories=["+@all"])
+        async with own_part(server.replace("://", "://valkey:x@"), "holdfast_part") as own:
+            store = await opened(own)
+            await submitted(store)
+            await store.close()
+
+        assert not list(admin.scan_iter(match="{holdfast_part}:*"))
+        admin.acl_deluser("valkey")
 
 
 @pytest.mark.parametrize("url", ["sqlite:///plane.db", "redis+sentinel://a,b/main", "etcd://127.0.0.1"])
