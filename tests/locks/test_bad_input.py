@@ -150,6 +150,17 @@ def test_threads_are_told_of_a_missing_server_and_none_is_left_behind(name: str)
     assert [t.name for t in left if t.is_alive()] == []
 
 
+async def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    """A misspelt path would be an empty store, in which nobody excludes anybody."""
+    folder = tmp_path / "misspelt"
+    with pytest.raises(StoreRefused, match="no folder") as refused:
+        async with Locks(f"sqlite:///{folder / 'locks.db'}"):
+            pytest.fail("entered without a store")
+
+    assert "four slashes" in refused.value.next_step
+    assert not folder.exists()
+
+
 async def test_a_file_of_another_program_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.db").write_text("not a database at all, but long enough to look at" * 30)
     with pytest.raises(StoreRefused, match=r"notes\.db"):
