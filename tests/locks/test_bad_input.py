@@ -116,6 +116,24 @@ def test_a_url_that_nobody_serves_is_refused(url: str) -> None:
         Locks(url)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://user:secret@127.0.0.1:99999/0",
+        "rediss://user:secret@127.0.0.1:1/0?ssl_ca_certs=/nowhere/ca.pem",
+        "etcd://user:secret@127.0.0.1:99999",
+        "etcds://user:secret@127.0.0.1:1?ca=/nowhere/ca.pem",
+        "etcds://user:secret@127.0.0.1:1?cafile=/nowhere/ca.pem",
+        "etcd://user:secret@127.0.0.1:1?ca=/nowhere/ca.pem",
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(ValueError, match=r"[Pp]ort|readable PEM|no such option") as refused:
+        Locks(url)
+
+    assert "secret" not in str(refused.value)
+
+
 UNREACHABLE = {
     "redis": "redis://user:secret@127.0.0.1:{port}/0",
     "postgres": "postgresql://user:secret@127.0.0.1:{port}/db",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -13,6 +14,7 @@ import asyncpg
 
 from holdfast.errors import HoldfastError, Invalid, StoreUnavailable
 from holdfast.locks.errors import StoreRefused, Unavailable
+from holdfast.locks.stores import shown
 from holdfast.locks.stores.postgres.link import BROKEN, FAILURES, ended_at, explained
 
 T = TypeVar("T")
@@ -24,6 +26,8 @@ LOST = (*BROKEN, asyncpg.InternalClientError)
 """The connection is gone. Where it died while nothing was asked of it, the driver says so in its own confused way."""
 
 STANDBY = "this server is a standby, or can only be read; add target_session_attrs=read-write and all hosts to the URL"
+
+_FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 
 _UNSTORABLE = (ValueError, OverflowError, asyncpg.DataError, asyncpg.ProgramLimitExceededError)
 
@@ -54,6 +58,25 @@ async def connect(url: str, *, timeout_s: float, more: Mapping[str, str] | None 
     return await asyncpg.connect(
         url, timeout=timeout_s, server_settings=asked, max_cached_statement_lifetime=0, target_session_attrs=wanted
     )
+
+
+async def connect_first(url: str, *, timeout_s: float) -> asyncpg.Connection:
+    """The same for whoever has just been given the URL: `Invalid` if that cannot be used. Later it is an outage, as where a
+    certificate is just being replaced."""
+    try:
+        return await connect(url, timeout_s=timeout_s)
+    except ssl.SSLCertVerificationError:
+        raise Invalid(
+            f"the certificate of Postgres at {shown(url)} is not trusted: name its authority with sslrootcert=FILE"
+        ) from None
+    except (FileNotFoundError, PermissionError):
+        own = parse_qs(urlsplit(url).query)
+        unread = [name for name in _FILES if name in own and not os.access(own[name][0], os.R_OK)]
+        if not unread:
+            raise  # of the server's socket, which may come
+        raise Invalid(f"{unread[0]} in the store's URL must name a readable file") from None
+    except (ValueError, OverflowError):
+        raise Invalid("the store's URL cannot be used; check its port, and what follows its '?'") from None
 
 
 async def answered(connection: asyncpg.Connection, question: Awaitable[T], *, timeout_s: float) -> T:

@@ -23,6 +23,7 @@ SCRIPT_SHA = hashlib.sha1(SCRIPT.encode()).hexdigest()  # noqa: S324  (the name 
 ITEMS_PER_RUN_MAX = 100
 PORT = 6379
 SENTINEL_PORT = 26379
+PORT_MAX = 65535
 #: What is said to remain of a foreign lock that never expires.
 ENDLESS_MS = 2**31 - 1
 
@@ -116,22 +117,29 @@ def _hosts(text: str, account: Address, port: int) -> Iterator[Address]:
         found = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]*)(?::(\d+))?", place)
         if found is None:
             raise ValueError(f"not a host and port: {place!r}")
-        host = found[1].strip("[]") or "127.0.0.1"
-        yield replace(account, host=host, port=int(found[2] or port))
+        number = int(found[2] or port)
+        if number > PORT_MAX:
+            raise ValueError(f"not a port: {number}")
+        yield replace(account, host=found[1].strip("[]") or "127.0.0.1", port=number)
 
 
 def _tls(options: dict[str, str]) -> ssl.SSLContext:
     """redis-py's option names, so that a URL can be carried over."""
-    context = ssl.create_default_context(cafile=options.pop("ssl_ca_certs", None))
+    authority = options.pop("ssl_ca_certs", None)
+    certificate, key = options.pop("ssl_certfile", None), options.pop("ssl_keyfile", None)
+    try:
+        context = ssl.create_default_context(cafile=authority)
+        if certificate:
+            context.load_cert_chain(certificate, key)
+    except OSError as why:
+        files = "ssl_ca_certs, ssl_certfile and ssl_keyfile"
+        raise ValueError(f"{files} must be readable PEM files: {why.strerror or why}") from None
     requirement = options.pop("ssl_cert_reqs", "required")
     if requirement not in ("required", "none"):
         raise ValueError(f"ssl_cert_reqs must be 'required' or 'none', not {requirement!r}")
     if requirement == "none":
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    certificate, key = options.pop("ssl_certfile", None), options.pop("ssl_keyfile", None)
-    if certificate:
-        context.load_cert_chain(certificate, key)
     return context
 
 
