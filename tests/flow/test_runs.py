@@ -65,6 +65,27 @@ async def test_input_and_output_go_through_their_templates(runtime: VirtualRunti
         assert msgspec.json.decode(ended.output) == {"said": "hello"}
 
 
+@pytest.mark.parametrize("word", ["\0", "x" * 5000], ids=["NUL", "too long"])
+@pytest.mark.parametrize("field", ["labels", "session"])
+@on_virtual_time
+async def test_word_that_no_job_may_have_fails_the_step_on_every_store(
+    runtime: VirtualRuntime, field: str, word: str
+) -> None:
+    """Some stores could keep it, and on the others the run would try to for ever."""
+    filled = {"labels": {"of": "${input.word}"}} if field == "labels" else {"session": "${input.word}"}
+    definition = {"name": "odd", "steps": [{"id": "say", "kind": "job", "topic": "work", **filled}]}
+    async with runs_staged(runtime) as staged:
+        run = await staged.start(definition, {"word": word})
+        await staged.first.tick()
+
+        ended = await staged.run(run.id)
+        assert ended.state is RunState.FAILED
+        [step] = (await staged.steps(run.id)).values()
+        assert step.error is not None
+        assert step.error["code"] == "expression-failed"
+        assert "without NUL" in step.error["message"]
+
+
 @on_virtual_time
 async def test_input_that_does_not_fit_starts_nothing(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:

@@ -51,6 +51,9 @@ async def test_key_is_per_tenant(served: Served) -> None:
             {"labels": {"a b": "c"}},
             "letters, digits and _.:@/-, the first a letter or a digit - at `key` in `$.labels`",
         ),
+        # Postgres has none: what one store takes must be what all take, or a plane could not be moved.
+        ({"labels": {"a": "c\0"}}, "Expected text without NUL - at `$.labels[...]`"),
+        ({"session": "s\0"}, "Expected text without NUL - at `$.session`"),
     ],
 )
 async def test_what_a_field_must_be_is_told_in_words(served: Served, field: dict[str, Any], words: str) -> None:

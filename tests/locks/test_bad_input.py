@@ -116,6 +116,24 @@ def test_a_url_that_nobody_serves_is_refused(url: str) -> None:
         Locks(url)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://user:secret@127.0.0.1:99999/0",
+        "rediss://user:secret@127.0.0.1:1/0?ssl_ca_certs=/nowhere/ca.pem",
+        "etcd://user:secret@127.0.0.1:99999",
+        "etcds://user:secret@127.0.0.1:1?ca=/nowhere/ca.pem",
+        "etcds://user:secret@127.0.0.1:1?cafile=/nowhere/ca.pem",
+        "etcd://user:secret@127.0.0.1:1?ca=/nowhere/ca.pem",
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(ValueError, match=r"[Pp]ort|readable PEM|no such option") as refused:
+        Locks(url)
+
+    assert "secret" not in str(refused.value)
+
+
 UNREACHABLE = {
     "redis": "redis://user:secret@127.0.0.1:{port}/0",
     "postgres": "postgresql://user:secret@127.0.0.1:{port}/db",
@@ -148,6 +166,17 @@ def test_threads_are_told_of_a_missing_server_and_none_is_left_behind(name: str)
     for thread in left:
         thread.join(2)
     assert [t.name for t in left if t.is_alive()] == []
+
+
+async def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    """A misspelt path would be an empty store, in which nobody excludes anybody."""
+    folder = tmp_path / "misspelt"
+    with pytest.raises(StoreRefused, match="no folder") as refused:
+        async with Locks(f"sqlite:///{folder / 'locks.db'}"):
+            pytest.fail("entered without a store")
+
+    assert "four slashes" in refused.value.next_step
+    assert not folder.exists()
 
 
 async def test_a_file_of_another_program_is_refused(tmp_path: Path) -> None:

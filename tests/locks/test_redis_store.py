@@ -311,3 +311,32 @@ async def test_bad_urls_and_arguments_are_value_errors(server: servers.Server, p
         ):
             with pytest.raises(ValueError, match="out of range"):
                 store.acquire(f"{prefix}k", A, **options)
+
+
+async def test_user_without_a_channel_waits_by_polling_and_spoils_nobodys_answer(
+    own_server: servers.Server, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Redis 7 gives a new user no channels, whatever commands it may use."""
+    with client(own_server) as theirs:
+        theirs.acl_setuser("app", enabled=True, passwords=["+s3cret"], keys=["*"], categories=["+@all"])
+    url = f"redis://app:s3cret@127.0.0.1:{own_server.port}/0"
+    free = [f"{prefix}{n}" for n in range(3)]
+    async with opened(url, prefix) as store, opened(url, prefix) as other:
+        await granted(other, f"{prefix}k", A)
+
+        waiter, *grants = await asyncio.gather(
+            store.acquire(f"{prefix}k", B, ttl_ms=LONG, queue_ms=5000),
+            *(store.acquire(key, C, ttl_ms=LONG) for key in free),
+        )
+        handed_over, *released = await asyncio.gather(
+            other.release(f"{prefix}k", A), *(other.release(key, C) for key in free)
+        )
+
+        assert isinstance(waiter, Busy)
+        assert len(set(grants)) == len(free)
+        assert [handed_over, *released] == [True] * 4
+        assert await granted(store, f"{prefix}k", B) > max(grant.fence for grant in grants if isinstance(grant, Grant))
+        for key in free:
+            assert await granted(other, key, B)
+    assert "channel" in caplog.text
+    assert "s3cret" not in caplog.text

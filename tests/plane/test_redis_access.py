@@ -13,16 +13,20 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+import redis
 import servers
 from tls_door import certified, tls_door
 
 from holdfast.errors import StoreUnavailable
 from holdfast.locks import LockClass, Locks, StoreRefused, SyncLocks
-from plane.jobs import submitted
+from plane.jobs import sending, submitted
 from plane.redis_namespaces import opened
 
 SECRET = "s3cret-w0rd"
 LOCK = LockClass("payout", ttl=10)
+
+COMMANDS = ("+@connection", "+@read", "+@write", "+@scripting", "+@pubsub", "+info", "+time")
+"""As docs/how-to/run-on-redis.md says."""
 
 Use: TypeAlias = Callable[[str], Awaitable[None]]
 
@@ -94,3 +98,59 @@ async def test_what_does_not_fit_is_refused_with_the_next_step_and_without_the_p
         await use(url_of(door, password, tmp_path / f"{ca}.pem"))
 
     assert password not in f"{refused.value!r} {refused.value} {caplog.text}"
+
+
+@pytest.fixture
+def admin(server: servers.Server) -> Iterator[redis.Redis]:
+    with redis.Redis(port=server.port, password=SECRET) as admin:
+        yield admin
+        admin.acl_deluser("app")
+
+
+def allow(admin: redis.Redis, *rights: str) -> None:
+    admin.execute_command("ACL", "SETUSER", "app", *rights)  # type: ignore[no-untyped-call]
+
+
+def url_of_app(admin: redis.Redis, server: servers.Server, *rights: str) -> str:
+    """Of a user who has these and no others."""
+    allow(admin, "reset", "on", f">{SECRET}", *rights)
+    return f"redis://app:{SECRET}@127.0.0.1:{server.port}/0?namespace=rights"
+
+
+async def test_rights_that_the_documentation_names_are_enough(server: servers.Server, admin: redis.Redis) -> None:
+    url = url_of_app(admin, server, "~{rights}:*", "~rights:*", "~{rights:*", "&{rights}:*", "&rights:*", *COMMANDS)
+    async with opened(url) as one, opened(url) as two:
+        job = await submitted(one, session="s")
+        assert await two.apply([sending(two, job)]) == [True]
+    async with Locks(url, prefix="rights:") as one, Locks(url, prefix="rights:") as two:
+        lease = await one.acquire(LOCK, "k")
+        waiting = asyncio.create_task(two.acquire(LOCK, "k"))
+        await one.release(lease)
+        assert (await waiting).fence > lease.fence
+
+
+@pytest.mark.parametrize("lacking", ["resetchannels", "-sadd", "-publish", "resetkeys"])
+async def test_user_who_may_not_write_all_of_a_batch_is_refused_before_any_of_it_is(
+    server: servers.Server, admin: redis.Redis, lacking: str
+) -> None:
+    """A server refuses a command in the middle of a script when what comes before it is done. Redis 7 gives a new user
+    no channels, whatever commands it may use."""
+    url = url_of_app(admin, server, "~*", "&*", "+@all", lacking)
+
+    with pytest.raises(StoreUnavailable, match=r"NOPERM.*Allow this user") as refused:
+        async with opened(url):
+            pass
+
+    assert refused.value.applied is False
+    assert SECRET not in str(refused.value)
+
+
+async def test_wake_up_that_is_not_allowed_any_more_does_not_make_a_write_look_refused(
+    server: servers.Server, admin: redis.Redis
+) -> None:
+    async with opened(url_of_app(admin, server, "~*", "&*", "+@all")) as store:
+        allow(admin, "resetchannels")
+        job = await submitted(store)
+
+        allow(admin, "&*")
+        assert await store.get_job(job.tenant, job.id) == job

@@ -44,6 +44,14 @@ async def test_url_that_nobody_serves_is_an_error() -> None:
         open_store("mysql://x", topics=Topics(), runtime=SYSTEM)
 
 
+async def test_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match=r"no folder.*four slashes") as caught:
+        await made(tmp_path / "misspelt/plane.db").open()
+
+    assert caught.value.applied is False
+    assert not (tmp_path / "misspelt").exists()
+
+
 async def test_damaged_file_is_refused_and_names_the_backup(tmp_path: Path) -> None:
     path = tmp_path / "plane.db"
     path.write_bytes(b"SQLite format 3\0" + b"\xff" * 8192)

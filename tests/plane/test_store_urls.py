@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+import redis
 import servers
 
 from holdfast import buses
 from holdfast.core.topic import Topics
 from holdfast.locks.runtime import SYSTEM
-from holdfast.stores import StoreWithBus, file_of, is_shared, open_store, own_part, port_of
+from holdfast.stores import (
+    StoreWithBus,
+    file_of,
+    inspect_store,
+    is_shared,
+    open_portable,
+    open_store,
+    own_part,
+    port_of,
+)
+from plane import redis_namespaces
 from plane.jobs import submitted
 from plane.store_fixtures import FRESH, TIMEOUT_S
 
@@ -42,6 +54,21 @@ async def test_part_of_a_server_is_empty_and_leaves_nothing_behind(url: str) -> 
     await whole.close()
 
 
+async def test_part_is_removed_whatever_else_in_the_url_is_called_valkey(
+    running: dict[str, servers.Server | None],
+) -> None:
+    server = redis_namespaces.server_url(running)
+    with redis.Redis.from_url(server) as admin:
+        admin.acl_setuser("valkey", enabled=True, nopass=True, keys=["*"], channels=["*"], categories=["+@all"])
+        async with own_part(server.replace("://", "://valkey:x@"), "holdfast_part") as own:
+            store = await opened(own)
+            await submitted(store)
+            await store.close()
+
+        assert not list(admin.scan_iter(match="{holdfast_part}:*"))
+        admin.acl_deluser("valkey")
+
+
 @pytest.mark.parametrize("url", ["sqlite:///plane.db", "redis+sentinel://a,b/main", "etcd://127.0.0.1"])
 async def test_store_without_parts_is_its_own(url: str) -> None:
     async with own_part(url, "holdfast_part") as own:
@@ -65,6 +92,37 @@ def test_url_tells_a_file_from_a_server_and_its_port(url: str, file: Path | None
     assert (file_of(url), is_shared(url)) == (file, file is None)
     if "," not in url:
         assert port_of(url) == port
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://ann:s3cret@127.0.0.1:99999/0",
+        "rediss://ann:s3cret@127.0.0.1:1/0?ssl_ca_certs=/nowhere/ca.pem",
+        "rediss://ann:s3cret@127.0.0.1:1/0?ssl_certfile=/nowhere/me.pem",
+        "postgresql://ann:s3cret@127.0.0.1:99999/db",
+        "postgresql://ann:s3cret@127.0.0.1:1/db?sslmode=verify-full&sslrootcert=/nowhere/ca.pem",
+        "postgresql://ann:s3cret@127.0.0.1:1/db?sslmode=require&sslcert=/nowhere/me.pem&sslkey=/nowhere/me.key",
+    ],
+)
+async def test_port_that_is_none_and_file_that_is_not_there_are_mistakes_in_the_url(url: str) -> None:
+    """Not an outage, which would be waited for; and nothing else that could not be found."""
+
+    async def opening() -> None:
+        await opened(url)
+
+    async def inspecting() -> None:
+        await inspect_store(url, runtime=SYSTEM)
+
+    async def reading() -> None:
+        async with aclosing(open_portable(url, runtime=SYSTEM).dump(alone=False)) as pages:
+            async for _ in pages:
+                pass
+
+    for use in (opening, inspecting, reading):
+        with pytest.raises(ValueError, match=r"port|readable|what follows its '\?'") as refused:
+            await use()
+        assert "s3cret" not in str(refused.value)
 
 
 def test_bus_has_a_port() -> None:

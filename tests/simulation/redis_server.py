@@ -155,6 +155,7 @@ class RedisServer(SortedSets, Streams):
             raise RedisError(NO_MEMORY)
         api = lua.table_from({b"call": functools.partial(self._call, lua), b"pcall": functools.partial(self._try, lua)})
         api[b"sha1hex"] = _sha1
+        api[b"acl_check_cmd"] = lambda *_: True
         self._running, self._has_written = script, False
         try:
             answer = _from_lua(script.run(lua.table_from(keys), lua.table_from(arguments), api, _cjson(lua)))

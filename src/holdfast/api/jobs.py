@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from holdfast.api.words import Labels, Name, Reply, Request
+from holdfast.api.words import Labels, Name, Reply, Request, Session
 
 
 class NewJob(Request, kw_only=True):
@@ -21,7 +21,7 @@ class NewJob(Request, kw_only=True):
     delay_s: Annotated[float, Meta(ge=0, le=31_536_000)] = 0.0
     timeout_s: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
     """From now on: when it is no longer worth running."""
-    session: Annotated[str, Meta(max_length=128)] = ""
+    session: Session = ""
     """Jobs of one session of a tenant are run one after the other."""
     session_policy: Annotated[str, Meta(pattern=r"^(enqueue|reject|interrupt|rollback)$(?!\n)")] = "enqueue"
     """What to do about those of the session that have not ended."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from holdfast.api.jobs import EventView, JobView
-from holdfast.api.words import Reply, Request
+from holdfast.api.words import NO_NUL, Reply, Request
 
 
 class EffectView(Reply, kw_only=True):
@@ -33,7 +33,7 @@ class ResolveEffect(Request, kw_only=True):
 
     state: Annotated[str, Meta(pattern=r"^(committed|absent)$(?!\n)")]
     result: Any = None
-    reason: Annotated[str, Meta(min_length=1, max_length=500)]
+    reason: Annotated[str, Meta(min_length=1, max_length=500, pattern=NO_NUL)]
 
 
 class DeadLetterView(Reply, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from holdfast.api.words import Labels, Reply, Request
+from holdfast.api.words import Labels, Reply, Request, Session
 
 Revision = Annotated[int, Meta(ge=1, le=999_999)]
 Reason = Annotated[str, Meta(max_length=500)]
@@ -20,7 +20,7 @@ class StartRun(Request, kw_only=True):
     """None: the newest."""
     input: Any = None
     labels: Labels = {}
-    session: Annotated[str, Meta(max_length=128)] = ""
+    session: Session = ""
     """Of its runs one is at work at a time, in the order they came; and so it is with their jobs."""
     session_policy: Annotated[str, Meta(pattern=r"^(enqueue|reject|interrupt|rollback)$(?!\n)")] = "enqueue"
     """What to do about the session's runs that have not ended."""

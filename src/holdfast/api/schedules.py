@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from holdfast.api.words import Labels, Name, Reply, Request
+from holdfast.api.words import Labels, Name, Reply, Request, Session
 
 ScheduleName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$(?!\n)")]
 YEAR_S = 31_536_000
@@ -22,7 +22,7 @@ class ScheduledJob(Request, kw_only=True):
     risk: Annotated[str, Meta(pattern=r"^(low|medium|high)$(?!\n)")] | None = None
     max_attempts: Annotated[int, Meta(ge=1, le=1000)] | None = None
     timeout_s: Annotated[float, Meta(gt=0, le=YEAR_S)] | None = None
-    session: Annotated[str, Meta(max_length=128)] = ""
+    session: Session = ""
 
 
 class ScheduledRun(Request, kw_only=True):
@@ -31,7 +31,7 @@ class ScheduledRun(Request, kw_only=True):
     workflow: Annotated[str, Meta(min_length=1, max_length=64)]
     input: Any = None
     labels: Labels = {}
-    session: Annotated[str, Meta(max_length=128)] = ""
+    session: Session = ""
 
 
 class NewSchedule(Request, kw_only=True):

@@ -10,9 +10,12 @@ from msgspec import Meta, Struct
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,127}$(?!\n)"
 Name = Annotated[str, Meta(pattern=NAME)]
 """Topics, pools, worker ids, effect keys. (Python's `$` alone would let a newline end the name.)"""
-Label = Annotated[str, Meta(max_length=256)]
+NO_NUL = r"^[^\x00]*$"
+"""Text of somebody's own that is kept as text, not inside of JSON: Postgres has no NUL, and what one store takes another must."""
+Label = Annotated[str, Meta(max_length=256, pattern=NO_NUL)]
 Labels = Annotated[dict[Name, Label], Meta(max_length=32)]
 Fence = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Session = Annotated[str, Meta(max_length=128, pattern=NO_NUL)]
 JobRef = Annotated[str, Meta(min_length=1, max_length=128)]
 
 

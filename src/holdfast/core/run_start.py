@@ -31,6 +31,7 @@ from holdfast.core.workflow import (
 )
 from holdfast.core.workflow_graph import Node
 
+LABEL_MAX, SESSION_MAX = 256, 128
 OUTPUT_BYTES_MAX = 4 << 20
 """Of what the run itself makes: payloads and inputs, transforms, the gathered outputs of items, its own output."""
 
@@ -87,6 +88,9 @@ def _start_job(turn: Turn, node: Node, step: Step) -> None:
     assert template is not None
     filled = turn.fill(template, node, step)
     payload = encoded(filled["payload"])
+    labels = {name: _word(value, f"label {name}", LABEL_MAX) for name, value in filled["labels"].items()}
+    session = _word(filled["session"], "session", SESSION_MAX) or turn.run.session
+    # Only now: a step that cannot be filled in has not begun.
     begun, key = _attempt(turn, step, StepState.RUNNING)
     turn.order(
         SubmitJob(
@@ -96,10 +100,10 @@ def _start_job(turn: Turn, node: Node, step: Step) -> None:
             job=begun.ref,
             topic=spec.topic,
             payload=payload,
-            labels={name: _text(value) for name, value in filled["labels"].items()},
+            labels=labels,
             priority=spec.priority,
             risk=spec.risk,
-            session=_text(filled["session"]) or turn.run.session,
+            session=session,
             max_attempts=spec.max_attempts,
             deadline=_limit(turn, begun),
         )
@@ -301,6 +305,14 @@ _STARTS: dict[str, Callable[[Turn, Node, Step], None]] = {
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _word(value: Any, what: str, chars_max: int) -> str:
+    """As whoever submits a job may have it: else a store might refuse it, ever again, and the run would never end."""
+    word = _text(value)
+    if len(word) > chars_max or "\0" in word:
+        raise ExpressionFailed(f"the {what} must be a text of at most {chars_max} characters without NUL")
+    return word
 
 
 def _number(value: Any) -> float:

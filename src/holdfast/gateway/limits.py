@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from starlette.types import Receive
 
-from holdfast.api.words import NAME, NOT_BLANK
+from holdfast.api.words import NAME, NO_NUL, NOT_BLANK
 from holdfast.core.job import Tenant
 from holdfast.errors import Forbidden, Invalid, Malformed, NotFound, TooLarge, WrongMedia
 
@@ -131,6 +131,7 @@ def parse_query(wanted: type[Struct] | None, query: bytes) -> Any:
 _PATTERN = re.compile(r"Expected `str` matching regex (?P<shown>.+?)(?P<where> - at .*)?", re.DOTALL)
 _CHOICE = re.compile(r"'\^\(([a-z_|]+)\)\$\(\?!\\\\n\)'")
 _MEANING = {
+    repr(NO_NUL): "text without NUL",
     repr(NAME): "at most 128 letters, digits and _.:@/-, the first a letter or a digit",
     repr(NOT_BLANK): "a text that says something",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,18 +17,19 @@ END_S = 10.0
 class Process:
     """A process in a session of its own: Ctrl-C reaches the drill alone, which then ends it."""
 
-    def __init__(self, name: str, arguments: list[str], log: Path) -> None:
+    def __init__(self, name: str, module: str, arguments: list[str], log: Path) -> None:
         self.name = name
         self._answers = log.with_suffix(".answers")  # apart, lest a line of the log come between the words of one
         self._log = log
         with self._answers.open("ab") as answers, log.open("ab") as errors:
             self._process = subprocess.Popen(  # noqa: S603  (our own interpreter, our own module)
-                [sys.executable, "-m", "holdfast.ops.drills.actor", str(os.getpid()), *arguments],
+                [sys.executable, "-m", "holdfast.ops.drills.actor", str(os.getpid()), module],
                 stdin=subprocess.PIPE,
                 stdout=answers,
                 stderr=errors,
                 start_new_session=True,
             )
+        self.say(json.dumps(arguments))
 
     @property
     def pid(self) -> int:

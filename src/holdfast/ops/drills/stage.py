@@ -134,10 +134,10 @@ class Stage:
 
     # -- processes -----------------------------------------------------------------------------------
 
-    def spawn(self, name: str, *arguments: str) -> Process:
+    def spawn(self, name: str, module: str, *arguments: str) -> Process:
         self.report.timeline.lane(name)
         self._numbers += 1
-        process = Process(name, list(arguments), self.folder / f"{self._numbers}.log")
+        process = Process(name, module, list(arguments), self.folder / f"{self._numbers}.log")
         self._processes.append(process)
         return process
 

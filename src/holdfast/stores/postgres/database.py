@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -12,14 +11,14 @@ import asyncpg
 
 from holdfast.core.retention import Limits
 from holdfast.core.topic import Topics
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.errors import HoldfastError
 from holdfast.locks.stores.postgres.link import FAILURES, Listener
 from holdfast.ports import Delivery, JobEvent, Pruned, Snapshot
 from holdfast.stores.batch_writer import BatchWriter
 from holdfast.stores.news import News
 from holdfast.stores.postgres import retention, run_retention
 from holdfast.stores.postgres.flush import SETTLE
-from holdfast.stores.postgres.link import Lines, connect, hang_up, translated
+from holdfast.stores.postgres.link import Lines, answered, connect_first, hang_up, translated
 from holdfast.stores.postgres.reads import Reads
 from holdfast.stores.postgres.records import RecordReads
 from holdfast.stores.postgres.rows import DELIVERY, arrays_of
@@ -67,20 +66,18 @@ class Database:
         if self.writer is not None:
             return
         try:
-            connection = await connect(self._url, timeout_s=self._timeout_s)
+            connection = await connect_first(self._url, timeout_s=self._timeout_s)
             try:
-                await prepare(connection, self.subject, self._topics)
-                start = await connection.fetchrow(_START)
+                timeout_s = self._timeout_s
+                await prepare(connection, self.subject, self._topics, timeout_s=timeout_s)
+                start = await answered(connection, connection.fetchrow(_START), timeout_s=timeout_s)
                 # A server may come up with a clock that is behind: what is in its tables has happened before.
-                await self.clock.start(lambda: connection.fetchval(_CLOCK), not_before=start["last_at"] or 0.0)
+                await self.clock.start(
+                    lambda: answered(connection, connection.fetchval(_CLOCK), timeout_s=timeout_s),
+                    not_before=start["last_at"] or 0.0,
+                )
             finally:
                 await hang_up(connection, timeout_s=self._timeout_s)
-        except ssl.SSLCertVerificationError:
-            raise Invalid(
-                f"the certificate of Postgres at {self.subject} is not trusted: name its authority with sslrootcert=FILE"
-            ) from None
-        except ValueError:
-            raise Invalid("the store's URL cannot be used; check its port, and what follows its '?'") from None
         except FAILURES as failure:
             raise translated(failure, self.subject, applied=False) from None
         self.news.start(start["last"] or 0)

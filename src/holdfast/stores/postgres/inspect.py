@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.inspection import Aspect, Fact, Inspection, Replicas, Sync
-from holdfast.errors import Invalid
 from holdfast.locks.stores import shown
 from holdfast.locks.stores.postgres.link import FAILURES
-from holdfast.stores.postgres.link import connect, hang_up, translated
+from holdfast.stores.postgres.link import answered, connect_first, hang_up, translated
 
 if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
@@ -33,13 +32,11 @@ _COMMIT_ON = (
 async def inspect(url: str, *, runtime: Runtime, timeout_s: float) -> Inspection:  # noqa: ARG001  (the server has a clock)
     """Raises `StoreUnavailable` or `Invalid`."""
     try:
-        connection = await connect(url, timeout_s=timeout_s)
+        connection = await connect_first(url, timeout_s=timeout_s)
         try:
-            found: Any = await connection.fetchrow(_ASK)
+            found: Any = await answered(connection, connection.fetchrow(_ASK), timeout_s=timeout_s)
         finally:
             await hang_up(connection, timeout_s=timeout_s)
-    except ValueError:
-        raise Invalid("the store's URL cannot be used; check its port, and what follows its '?'") from None
     except FAILURES as failure:
         raise translated(failure, shown(url), applied=False) from None
     return Inspection(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -13,6 +14,7 @@ import asyncpg
 
 from holdfast.errors import HoldfastError, Invalid, StoreUnavailable
 from holdfast.locks.errors import StoreRefused, Unavailable
+from holdfast.locks.stores import shown
 from holdfast.locks.stores.postgres.link import BROKEN, FAILURES, ended_at, explained
 
 T = TypeVar("T")
@@ -22,6 +24,10 @@ LINES_MAX = 4
 
 LOST = (*BROKEN, asyncpg.InternalClientError)
 """The connection is gone. Where it died while nothing was asked of it, the driver says so in its own confused way."""
+
+STANDBY = "this server is a standby, or can only be read; add target_session_attrs=read-write and all hosts to the URL"
+
+_FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 
 _UNSTORABLE = (ValueError, OverflowError, asyncpg.DataError, asyncpg.ProgramLimitExceededError)
 
@@ -46,16 +52,53 @@ async def connect(url: str, *, timeout_s: float, more: Mapping[str, str] | None 
     """With `more` settings than usual. What the URL itself sets is left to it."""
     own = parse_qs(urlsplit(url).query)
     asked = {name: value for name, value in {**settings(timeout_s), **(more or {})}.items() if name not in own}
-    return await asyncpg.connect(url, timeout=timeout_s, server_settings=asked, max_cached_statement_lifetime=0)
+    # Asked of every connection, not of the first alone: a name may come to mean another server, and one that lags would tell of
+    # what was so a while ago.
+    wanted = None if "target_session_attrs" in own else "primary"
+    return await asyncpg.connect(
+        url, timeout=timeout_s, server_settings=asked, max_cached_statement_lifetime=0, target_session_attrs=wanted
+    )
+
+
+async def connect_first(url: str, *, timeout_s: float) -> asyncpg.Connection:
+    """The same for whoever has just been given the URL: `Invalid` if that cannot be used. Later it is an outage, as where a
+    certificate is just being replaced."""
+    try:
+        return await connect(url, timeout_s=timeout_s)
+    except ssl.SSLCertVerificationError:
+        raise Invalid(
+            f"the certificate of Postgres at {shown(url)} is not trusted: name its authority with sslrootcert=FILE"
+        ) from None
+    except (FileNotFoundError, PermissionError):
+        own = parse_qs(urlsplit(url).query)
+        unread = [name for name in _FILES if name in own and not os.access(own[name][0], os.R_OK)]
+        if not unread:
+            raise  # of the server's socket, which may come
+        raise Invalid(f"{unread[0]} in the store's URL must name a readable file") from None
+    except (ValueError, OverflowError):
+        raise Invalid("the store's URL cannot be used; check its port, and what follows its '?'") from None
+
+
+async def answered(connection: asyncpg.Connection, question: Awaitable[T], *, timeout_s: float) -> T:
+    """Its answer; or `TimeoutError`, where the server has gone without a word."""
+    with ended_at(connection, asyncio.get_running_loop().time() + timeout_s):
+        return await question
+
+
+def is_unstorable(failure: Exception) -> bool:
+    """Whether it is about a value, and so about whoever wanted to store it."""
+    return isinstance(failure, _UNSTORABLE) and not isinstance(failure, ssl.SSLError)
 
 
 def translated(failure: Exception, subject: str, *, applied: bool | None) -> HoldfastError:
     """The failure in the words of the port. `applied` is what is known if the answer got lost."""
     if isinstance(failure, HoldfastError):
         return failure
-    if isinstance(failure, _UNSTORABLE) and not isinstance(failure, ssl.SSLError):
+    if is_unstorable(failure):
         # Not its text: the driver's quotes the value.
         return Invalid(f"this cannot be stored: {type(failure).__name__}")
+    if isinstance(failure, asyncpg.TargetServerAttributeNotMatched):
+        return StoreUnavailable(subject, STANDBY, applied=False)
     known = explained(failure, subject, applied=applied)
     if isinstance(known, StoreRefused | Unavailable):
         _, _, detail = str(known).partition(": ")
@@ -123,8 +166,9 @@ class Lines:
                 connection = await connect(self._url, timeout_s=self._timeout_s)
             try:
                 yield connection
-            except (asyncio.CancelledError, *LOST):
-                connection.terminate()  # an answer may still be under way on it
+            except (asyncio.CancelledError, *LOST, asyncpg.ReadOnlySQLTransactionError):
+                # An answer may still be under way on it; or it is of a time when this server could only be read.
+                connection.terminate()
                 raise
             finally:
                 self._take_back(connection)

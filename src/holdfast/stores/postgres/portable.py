@@ -13,7 +13,7 @@ from holdfast.locks.stores import shown
 from holdfast.locks.stores.postgres.link import FAILURES
 from holdfast.stores.portable import PAGE, Check, JobRow, Page, Row, SnapshotRow, at_work, not_empty, outdated
 from holdfast.stores.postgres.flush import ARRANGE
-from holdfast.stores.postgres.link import connect, hang_up, translated
+from holdfast.stores.postgres.link import connect_first, hang_up, translated
 from holdfast.stores.postgres.rows import NEW_JOB, SELECT_JOB, arrays_of, new_job_values
 from holdfast.stores.postgres.schema import KNOWN, prepare
 from holdfast.stores.postgres.writer import LOCK
@@ -63,7 +63,7 @@ class PostgresPortable:
 
     async def load(self, pages: AsyncIterator[Page], *, check: Check) -> None:
         async with self._connected() as connection:
-            await prepare(connection, self._subject, None)
+            await prepare(connection, self._subject, None, timeout_s=TIMEOUT_S)
             async with connection.transaction():
                 await connection.execute(_UNHURRIED)
                 # A plane that is started now waits for us, and finds what is written here.
@@ -85,7 +85,7 @@ class PostgresPortable:
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[asyncpg.Connection]:
         try:
-            connection = await connect(self._url, timeout_s=TIMEOUT_S)
+            connection = await connect_first(self._url, timeout_s=TIMEOUT_S)
             try:
                 yield connection
             finally:

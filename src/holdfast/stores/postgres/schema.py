@@ -15,6 +15,7 @@ import asyncpg
 from holdfast.core.topic import Topics
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.ledger import REVIEW_MAX, look_at
+from holdfast.stores.postgres.link import STANDBY, answered
 from holdfast.stores.postgres.rows import SELECT_JOB, arrays_of, rows_of
 from holdfast.stores.postgres.writer import LOCK
 from holdfast.stores.rows import job_of
@@ -51,13 +52,11 @@ _TOPICS = """
 """
 
 
-async def prepare(connection: asyncpg.Connection, subject: str, topics: Topics | None) -> None:
+async def prepare(connection: asyncpg.Connection, subject: str, topics: Topics | None, *, timeout_s: float) -> None:
     """Raises `StoreUnavailable`, or what the driver raises. Without `topics` nothing changes of what is kept there."""
-    facts = await connection.fetchrow(_FACTS)
+    facts = await answered(connection, connection.fetchrow(_FACTS), timeout_s=timeout_s)
     if facts["standby"]:
-        raise _refused(
-            subject, "this server is a standby; add target_session_attrs=read-write and all hosts to the URL"
-        )
+        raise _refused(subject, STANDBY)
     if facts["schema"] is None:
         raise _refused(subject, "no schema of the search_path exists; create it")
     # Several processes may find the tables missing: the first creates them, the others look again.

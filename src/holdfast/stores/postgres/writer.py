@@ -20,7 +20,7 @@ from holdfast.locks.stores.postgres.link import FAILURES, ROLLED_BACK, ended_at
 from holdfast.stores.batch import BatchLedger, Needs
 from holdfast.stores.batch_writer import Batch, InDoubt
 from holdfast.stores.postgres.flush import Moved, flush
-from holdfast.stores.postgres.link import LOST, connect, hang_up, translated
+from holdfast.stores.postgres.link import LOST, connect, hang_up, is_unstorable, translated
 from holdfast.stores.postgres.load import load
 
 BATCH_MAX = 2000
@@ -30,9 +30,6 @@ LOCK = "hashtextextended('holdfast_plane ' || current_schema(), 0)"
 _PLANS = {"plan_cache_mode": "force_generic_plan"}
 """Rows are looked for by their ids, many at once: there is one way to do that, and to find it out anew takes a while."""
 _BEGIN = f"BEGIN; SELECT pg_advisory_xact_lock({LOCK})"
-
-_EVERYBODYS = (*LOST, *ROLLED_BACK, asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError, Moved)
-"""Failures that no single call is to blame for."""
 
 
 class PostgresBatches:
@@ -64,7 +61,11 @@ class PostgresBatches:
             await hang_up(connection, timeout_s=self._timeout_s)
 
     def is_everybodys(self, failure: Exception) -> bool:
-        return isinstance(failure, _EVERYBODYS)
+        # Of a server that is full, or lets nobody in, it would be of no use to ask for each of them apart.
+        is_servers = isinstance(failure, (*FAILURES, Moved))
+        return is_servers and not (
+            is_unstorable(failure) or isinstance(failure, asyncpg.IntegrityConstraintViolationError)
+        )
 
     def translated(self, failure: Exception, *, applied: bool | None) -> HoldfastError:
         return translated(failure, self._subject, applied=applied)
@@ -94,8 +95,10 @@ class PostgresBatches:
             # Once the statement is sent, which is most of the work.
             asyncio.get_running_loop().call_soon(batch.meanwhile)
             await flush(connection, ledger, channel=self._channel, words=self._words(ledger))
-        except BaseException:
+        except BaseException as failure:
             await self._roll_back(connection)
+            if isinstance(failure, asyncpg.ReadOnlySQLTransactionError):
+                connection.terminate()  # it would say so as long as it stands, also when this server can be written again
             raise
         try:
             done = await connection.execute("COMMIT")

@@ -60,7 +60,9 @@ class RedisDatabase:
         self.clock = ServerClock(runtime.now)
         self.news = News(runtime.token()[:16], self._read_events)
         self._writing = PlaneLink(target, caller, slot=slot, prepare=self._adopt)
-        self._reading = PlaneLink(target, caller, slot=slot, heard=self.news.heard)
+        self._reading = PlaneLink(target, caller, slot=slot)
+        # On a line of its own: of one that listens, a server gives up what does not read 32 MB at once.
+        self._listening = PlaneLink(target, caller, slot=slot, heard=self.news.heard)
         self._asking = Asking(self._reading)
         self.reads = RedisReads(self._asking, keys)
         self.records = RedisRecords(self._asking, keys)
@@ -71,8 +73,8 @@ class RedisDatabase:
     async def open(self) -> None:
         if self.writer is not None:
             return
-        self._writing.open()
-        self._reading.open()
+        for link in (self._writing, self._reading, self._listening):
+            link.open()
         batches = RedisBatches(
             self._writing,
             self._keys,
@@ -85,12 +87,12 @@ class RedisDatabase:
             start = await prepare(self._writing, self._keys)
             await adopt_topics(self._writing, batches, self._keys, self._topics)
             self.news.start(start.number)
-            await self._reading.connected()
+            await self._listening.connected()
             # A server may come up with a clock that is behind: what is in its memory has happened before.
             await self.clock.start(self._look_at_clock, not_before=start.at)
         except (LockError, HoldfastError, Moved, InDoubt) as failure:
-            await self._writing.close()
-            await self._reading.close()
+            for link in (self._writing, self._reading, self._listening):
+                await link.close()
             raise batches.translated(failure, applied=False) from None
         self._batches = batches
         self.writer = BatchWriter(
@@ -111,6 +113,7 @@ class RedisDatabase:
         await writer.close()
         await self.news.close()
         await self._reading.close()
+        await self._listening.close()
 
     async def write_snapshot(self, snapshot: Snapshot) -> bool:
         return bool(await self._asking.change(SNAPSHOT, (self._keys.snapshot,), snapshot))
@@ -168,12 +171,13 @@ class RedisDatabase:
             self.clock.learn(server_s, asked_at=asked_at)
 
     async def _look_at_clock(self) -> float:
-        [(seconds, micros)] = await self._asking.ask(("TIME",))
+        # On the line where others are heard, which is asked nothing else: so it is noticed if nobody is there any more.
+        [(seconds, micros)] = await Asking(self._listening).ask(("TIME",))
         return int(seconds) + int(micros) / 1e6
 
     async def _listen(self) -> None:
-        """Others are heard on the line for reading, which must stand even if nobody reads."""
+        """Others are heard only as long as the line stands."""
         while True:
             await asyncio.sleep(LISTEN_S)
             with suppress(LockError):
-                await self._reading.connected()
+                await self._listening.connected()

@@ -181,17 +181,23 @@ class PlaneLink:
             raise
         except (OSError, LockError) as failed:
             raise unreachable(self.subject, failed) from None
-        if self._prepare is not None:
-            try:
+        try:
+            if self._prepare is not None:
                 await self._prepare(Line(connection, self.subject))
-            except BaseException:
-                connection.drop("not used")
-                raise
+            if self._heard is not None:
+                await self._subscribed(connection)
+        except BaseException:
+            connection.drop("not used")
+            raise
         if connection.ended.done():
             raise self._away("connection lost")
         self._connection = connection
-        if self._heard is not None:
-            connection.subscribe()
+
+    async def _subscribed(self, connection: Connection) -> None:
+        try:
+            await connection.subscribe()
+        except ReplyError as refused:
+            raise refusal(self.subject, str(refused)) from None
 
     async def _greeted(self, address: Address) -> Connection:
         connection = Connection(self, self._caller)

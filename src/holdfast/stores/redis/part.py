@@ -15,7 +15,8 @@ async def own_part(url: str, name: str) -> AsyncIterator[str]:
     try:
         yield with_options(url, namespace=name)
     finally:
-        client = redis.asyncio.from_url(with_options(url, namespace=None).replace("valkey", "redis", 1))
+        scheme, _, rest = with_options(url, namespace=None).partition("://")
+        client = redis.asyncio.from_url(f"{scheme.replace('valkey', 'redis')}://{rest}")
         # Of the plane, and of its locks.
         for pattern in (f"{{{name}}}:*", f"{name}:*"):
             left = [key async for key in client.scan_iter(match=pattern, count=1000)]

@@ -86,6 +86,7 @@ if whose then
   call('DEL', turn)
 end
 for i = first_told, first_told + told - 1 do
-  call('PUBLISH', channel, ARGV[i])
+  -- A hint: if it is refused, the write is done all the same, and must not be answered with an error.
+  redis.pcall('PUBLISH', channel, ARGV[i])
 end
 return 'written'

@@ -202,7 +202,7 @@ async def adopt(line: Line, keys: Keys, runtime: Runtime) -> None:
     """On every connection that writes, before it does."""
     [about] = await line.ask(("INFO", "server"))
     run_id = info(about)["run_id"]
-    await line.run(ADOPT, (keys.settings, keys.numbers, keys.head), (run_id, JUMP, runtime.token()))
+    await line.run(ADOPT, (keys.settings, keys.numbers, keys.head), (run_id, JUMP, runtime.token(), keys.news))
 
 
 def info(reply: bytes) -> dict[str, str]:

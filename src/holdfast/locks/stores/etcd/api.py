@@ -130,7 +130,7 @@ class Gateway:
         addresses = [urlsplit(f"//{host}") for host in hosts.split(",") if host]
         if not addresses:
             raise ValueError(f"{self.shown} names no server; write etcd://127.0.0.1:{PORT}")
-        tls = _tls(parts.query) if parts.scheme == "etcds" else None
+        tls = _tls(parts.scheme, parts.query)
         # Connecting must end early enough to leave time for the next endpoint.
         connect_s = timeout_s / (len(addresses) + 1)
         self._endpoints = [
@@ -269,11 +269,14 @@ class Gateway:
                 return await endpoint.post(path, body, login=login)
             except OSError as why:
                 self.distrust(endpoint)
-                reason = f"{type(why).__name__}: {why}"
+                failed = why
             except BrokenExchange as why:
                 self.distrust(endpoint)
                 raise Unavailable(self.shown, str(why), applied=lost) from why
-        raise Unavailable(self.shown, reason, applied=False)
+        if isinstance(failed, ssl.SSLCertVerificationError):
+            step = "Name its authority in the URL with ca=FILE"
+            raise StoreRefused(self.shown, "its certificate is not trusted", next_step=step) from failed
+        raise Unavailable(self.shown, f"{type(failed).__name__}: {failed}", applied=False) from failed
 
     def _check_open(self) -> None:
         if not self._open:
@@ -326,12 +329,21 @@ _NEXT_STEPS = {
 }
 
 
-def _tls(query: str) -> ssl.SSLContext:
-    """`?ca=…&cert=…&key=…` name files; without them the system's authorities decide."""
+def _tls(scheme: str, query: str) -> ssl.SSLContext | None:
+    """`?ca=…&cert=…&key=…` name files; without them the system's authorities decide. None: it is spoken in the clear."""
     files = {name: values[-1] for name, values in parse_qs(query).items()}
-    context = ssl.create_default_context(cafile=files.get("ca"))
-    if "cert" in files:
-        context.load_cert_chain(files["cert"], files.get("key"))
+    unknown = sorted(files.keys() - {"ca", "cert", "key"}) if scheme == "etcds" else sorted(files)
+    if unknown:
+        # Also a file for TLS where there will be none: who names one wants it.
+        raise ValueError(f"{scheme} URL: no such option: {', '.join(unknown)}; ca, cert and key go with etcds://")
+    if scheme != "etcds":
+        return None
+    try:
+        context = ssl.create_default_context(cafile=files.get("ca"))
+        if "cert" in files:
+            context.load_cert_chain(files["cert"], files.get("key"))
+    except OSError as why:
+        raise ValueError(f"ca, cert and key must be readable PEM files: {why.strerror or why}") from None
     return context
 
 

@@ -113,6 +113,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._parser = Parser()
         self._pending: deque[Question | Run] = deque()
+        self._subscribing: Question | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._vigil: Vigil | None = None
@@ -147,10 +148,11 @@ class Connection(asyncio.Protocol):
         self._send(questions, b"".join(commands))
         return [question.future for question in questions]
 
-    def subscribe(self) -> None:
-        # Answered by a push, so nothing waits for it in the queue of replies.
-        assert self._transport is not None
-        self._transport.write(command("SUBSCRIBE", self._caller.channel))
+    def subscribe(self) -> asyncio.Future[Reply]:
+        """Hear what is said on the caller's channel. Once for a connection. Raises `ReplyError` where that is not allowed."""
+        self._subscribing = Question(self._loop.time() + self._caller.timeout_s)
+        self._send([self._subscribing], command("SUBSCRIBE", self._caller.channel))
+        return self._subscribing.future
 
     def _send(self, requests: Sequence[Question | Run], encoded: bytes) -> None:
         assert self._transport is not None
@@ -180,6 +182,8 @@ class Connection(asyncio.Protocol):
         try:
             for reply in self._parser.feed(data):
                 if isinstance(reply, Push):
+                    if reply[0] == b"subscribe":
+                        self._subscribed(reply)
                     self._link.pushed(reply)
                 elif isinstance(reply, ReplyError):
                     self._refused(self._pending.popleft(), reply)
@@ -187,6 +191,15 @@ class Connection(asyncio.Protocol):
                     self._pending.popleft().answer(reply)
         except (ValueError, IndexError):
             self.drop("the server does not answer as a Redis server would")
+
+    def _subscribed(self, message: Push) -> None:
+        # It is answered by a push, but refused by an error like any other: so it stands in the queue of replies, where
+        # its error would else be taken for the answer to the next request, and that one's for the next but one's.
+        subscribing, self._subscribing = self._subscribing, None
+        if subscribing is None:
+            raise ValueError("nobody has asked for this channel")
+        self._pending.remove(subscribing)
+        subscribing.answer(message)
 
     def _refused(self, request: Question | Run, reply: ReplyError) -> None:
         if isinstance(request, Question):

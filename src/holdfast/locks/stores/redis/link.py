@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
@@ -21,6 +22,8 @@ from holdfast.locks.stores.redis.wire import (
     refusal,
     unreachable,
 )
+
+logger = logging.getLogger(__name__)
 
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 1.0
@@ -113,7 +116,17 @@ class WireLink:
         if not self._listening:
             self._listening = True
             if self._connection is not None:
-                self._connection.subscribe()
+                self._subscribe(self._connection)
+
+    def _subscribe(self, connection: Connection) -> None:
+        connection.subscribe().add_done_callback(self._subscribed)
+
+    def _subscribed(self, answer: asyncio.Future[Reply]) -> None:
+        """Wake-ups are hints: who may not hear them polls. Somebody should know why it takes so long."""
+        refused = None if answer.cancelled() else answer.exception()
+        if isinstance(refused, ReplyError):
+            why = refusal(self._caller.subject, str(refused))
+            logger.warning("wake-ups are not heard, so waiters poll: %s", why, extra={"event": "wakes.refused"})
 
     def pushed(self, message: Push) -> None:
         if message[0] == b"subscribe":
@@ -156,7 +169,7 @@ class WireLink:
             else:
                 self._down, self._failures = None, 0
                 if self._listening:
-                    connection.subscribe()
+                    self._subscribe(connection)
                 if waiting:
                     self.send(waiting)
 

@@ -254,7 +254,7 @@ for i = 3, last_item do
       events_n = events_n + 2
       answer = answer or 'G' .. fence
       if channel ~= '' then
-        call('PUBLISH', channel, token .. ' ' .. lock)
+        try('PUBLISH', channel, token .. ' ' .. lock) -- a hint: if it is refused, the lock is granted all the same
       end
     elseif find(refused.err, 'OOM', 1, true) == 1 then
       answer = 'E' .. refused.err -- no memory for another lock; who releases one is still served

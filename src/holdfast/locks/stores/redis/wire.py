@@ -23,6 +23,7 @@ SCRIPT_SHA = hashlib.sha1(SCRIPT.encode()).hexdigest()  # noqa: S324  (the name 
 ITEMS_PER_RUN_MAX = 100
 PORT = 6379
 SENTINEL_PORT = 26379
+PORT_MAX = 65535
 #: What is said to remain of a foreign lock that never expires.
 ENDLESS_MS = 2**31 - 1
 
@@ -116,22 +117,29 @@ def _hosts(text: str, account: Address, port: int) -> Iterator[Address]:
         found = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]*)(?::(\d+))?", place)
         if found is None:
             raise ValueError(f"not a host and port: {place!r}")
-        host = found[1].strip("[]") or "127.0.0.1"
-        yield replace(account, host=host, port=int(found[2] or port))
+        number = int(found[2] or port)
+        if number > PORT_MAX:
+            raise ValueError(f"not a port: {number}")
+        yield replace(account, host=found[1].strip("[]") or "127.0.0.1", port=number)
 
 
 def _tls(options: dict[str, str]) -> ssl.SSLContext:
     """redis-py's option names, so that a URL can be carried over."""
-    context = ssl.create_default_context(cafile=options.pop("ssl_ca_certs", None))
+    authority = options.pop("ssl_ca_certs", None)
+    certificate, key = options.pop("ssl_certfile", None), options.pop("ssl_keyfile", None)
+    try:
+        context = ssl.create_default_context(cafile=authority)
+        if certificate:
+            context.load_cert_chain(certificate, key)
+    except OSError as why:
+        files = "ssl_ca_certs, ssl_certfile and ssl_keyfile"
+        raise ValueError(f"{files} must be readable PEM files: {why.strerror or why}") from None
     requirement = options.pop("ssl_cert_reqs", "required")
     if requirement not in ("required", "none"):
         raise ValueError(f"ssl_cert_reqs must be 'required' or 'none', not {requirement!r}")
     if requirement == "none":
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    certificate, key = options.pop("ssl_certfile", None), options.pop("ssl_keyfile", None)
-    if certificate:
-        context.load_cert_chain(certificate, key)
     return context
 
 
@@ -206,37 +214,70 @@ def release_item(token: str) -> str:
     return f"R {token}"
 
 
+class _Whole(NamedTuple):
+    """A reply of several, which follow one by one."""
+
+    members: list[Reply]
+    size: int
+
+
 class Parser:
-    """Bytes in, replies out, in order. Raises `ValueError` for bytes that are not RESP."""
+    """Bytes in, replies out, in order. Raises `ValueError` for bytes that are not RESP.
+
+    What it has read it does not look at again: a reply of a hundred megabytes comes in a thousand pieces.
+    """
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []
+        self._lacking = 0  # so many bytes more, at least, until the rest can be read
+        self._wholes: list[_Whole] = []  # that are not complete; outermost first
 
     def feed(self, received: bytes) -> list[Reply]:
         if self._rest:
-            received = self._rest + received
+            self._rest.append(received)
+            self._lacking -= len(received)
+            if self._lacking > 0:
+                return []
+            received = b"".join(self._rest)
+            self._rest = []
         replies: list[Reply] = []
+        wholes = self._wholes
         start, end = 0, len(received)
         while start < end:
-            parsed = _parse(received, start)
-            if parsed is None:
+            reply, stop = _parse(received, start)
+            if stop > end:
+                self._rest, self._lacking = [received[start:]], stop - end
                 break
-            reply, start = parsed
-            replies.append(reply)
-        self._rest = received[start:]
+            start = stop
+            if reply.__class__ is _Whole:
+                if reply.size > 0:
+                    wholes.append(reply)
+                    continue
+                reply = reply.members
+            # With a member its whole may be complete, and with that one the whole that it is of.
+            while wholes:
+                members, size = wholes[-1]
+                members.append(reply)
+                if len(members) < size:
+                    break
+                wholes.pop()
+                reply = members
+            else:
+                replies.append(reply)
         return replies
 
 
-def _parse(received: bytes, start: int) -> tuple[Reply, int] | None:
-    """The reply that begins at `start` and where the next one does; None if it is not complete."""
+def _parse(received: bytes, start: int) -> tuple[Reply, int]:
+    """The reply that begins at `start` and where the next one does. That is beyond the end if it is not complete: as far
+    as is known by then."""
     end = received.find(b"\r\n", start)
     if end < 0:
-        return None
+        return None, len(received) + 1
     kind, head = received[start : start + 1], received[start + 1 : end]
     if kind in b"$=":
         stop = end + 2 + int(head)
         first = end + (2 if kind == b"$" else 6)  # "=": text that begins with what kind of text it is
-        return (received[first:stop], stop + 2) if len(received) >= stop + 2 else None
+        return received[first:stop] if stop + 2 <= len(received) else None, stop + 2
     if kind == b":":
         return int(head), end + 2
     if kind == b"-":
@@ -247,15 +288,7 @@ def _parse(received: bytes, start: int) -> tuple[Reply, int] | None:
         return None, end + 2
     if kind not in b"*>~%":
         raise ValueError(f"not a RESP reply: it begins with {kind!r}")
-    members: list[Reply] = Push() if kind == b">" else []
-    start = end + 2
-    for _ in range(int(head) * (2 if kind == b"%" else 1)):
-        parsed = _parse(received, start)
-        if parsed is None:
-            return None
-        member, start = parsed
-        members.append(member)
-    return members, start
+    return _Whole(Push() if kind == b">" else [], int(head) * (2 if kind == b"%" else 1)), end + 2
 
 
 def lines_of(reply: Reply) -> list[str]:
@@ -284,7 +317,8 @@ def standings(lines: Iterable[str]) -> list[Standing]:
 _NEXT_STEPS = {
     "NOAUTH": "Put user and password into the URL",
     "WRONGPASS": "Check user and password in the URL",
-    "NOPERM": "Allow this user the scripting, string, list, hash, stream, key and pub/sub commands on the prefix",
+    "NOPERM": "Allow this user the keys and the channels of its prefix, and +@connection +@read +@write +@scripting +@pubsub "
+    "+info +time",
     "OOM": "Raise maxmemory or free memory; locks need the policy noeviction",
     "MISCONF": "The server cannot write its snapshot: see its log, free disk space",
     "NOPROTO": "Use Redis 7 or Valkey",

@@ -194,7 +194,7 @@ class Writer:
     def _connect(self) -> apsw.Connection:
         shared = not self._path.startswith(MEMORY) and not self._inline
         if shared:
-            Path(self._path).parent.mkdir(parents=True, exist_ok=True)
+            self._refuse_missing(Path(self._path).parent)
         connection = apsw.Connection(MEMORY if self._path.startswith(MEMORY) else self._path)
         try:
             connection.set_busy_timeout(BUSY_TIMEOUT_MS)
@@ -240,6 +240,15 @@ class Writer:
                 raise
         finally:
             self._unlock_writers()
+
+    def _refuse_missing(self, folder: Path) -> None:
+        # Not made here: of a misspelt path there would be an empty store, and two processes that exclude nobody.
+        if not folder.exists():
+            raise StoreRefused(
+                self.shown,
+                f"there is no folder {folder}",
+                next_step="Create it, or correct the URL: an absolute path has four slashes, sqlite:////srv/locks.db",
+            )
 
     def _refuse_foreign(self, connection: apsw.Connection) -> None:
         with connection:  # one snapshot for both, or a file that is just being made looks foreign

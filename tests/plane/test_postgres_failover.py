@@ -1,0 +1,152 @@
+"""The plane on Postgres where a name comes to mean another server: a standby, a promoted one, one that may not be written."""
+
+# ruff: noqa: F811  (a fixture is found by the name of a parameter)
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+import servers
+from harness import eventually
+
+from holdfast.core.topic import Topics
+from holdfast.errors import StoreUnavailable
+from holdfast.locks.runtime import SYSTEM
+from holdfast.ops.proxy import Proxy
+from holdfast.ports import Submission
+from holdfast.stores import inspect_store, open_store
+from plane.jobs import ACME, a_job, submitted
+from plane.postgres_schemas import admin, opened, url  # noqa: F401
+
+
+class Name(Proxy):
+    """A name that may come to mean another server, with the connections of before cut."""
+
+    def means(self, server: servers.Server) -> None:
+        self._target = ("127.0.0.1", server.port)
+        self.cut()
+
+
+@pytest.fixture
+def primary() -> Iterator[servers.Server]:
+    server = servers.postgres_server().start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def standby(primary: servers.Server) -> Iterator[servers.Server]:
+    server = servers.postgres_standby(primary).start()
+    yield server
+    server.remove()
+
+
+async def test_standby_is_neither_read_nor_written_until_it_is_promoted(
+    primary: servers.Server, standby: servers.Server
+) -> None:
+    async with Name(primary.port) as name, opened(name.url(primary.url), timeout_s=2.0) as store:
+        job = await submitted(store)
+        with psycopg.connect(standby.url, autocommit=True) as other:
+
+            async def has_followed() -> bool:
+                [there] = other.execute("SELECT to_regclass('holdfast_jobs') IS NOT NULL").fetchone() or [False]
+                return bool(there) and other.execute("SELECT FROM holdfast_jobs").fetchone() is not None
+
+            await eventually(has_followed)
+            name.means(standby)
+
+            work: list[Coroutine[Any, Any, Any]] = [
+                store.get_job(ACME, job.id),
+                store.submit([Submission(job=a_job(), key=None, digest="")]),
+                open_store(name.url(primary.url), topics=Topics(), runtime=SYSTEM).open(),
+                inspect_store(name.url(primary.url), runtime=SYSTEM),
+            ]
+            for each in work:
+                with pytest.raises(StoreUnavailable, match=r"standby.*all hosts") as caught:
+                    await each
+                assert caught.value.applied is False
+
+            primary.kill()
+            other.execute("SELECT pg_promote()")
+        name.cut()
+        assert await store.get_job(ACME, job.id) == job
+        assert await submitted(store)
+
+
+@pytest.fixture
+async def role(url: str, admin: psycopg.AsyncConnection[Any]) -> Any:
+    """A user of its own, who can be taken rights away from."""
+    name = f"r{url.rpartition('=')[2]}"
+    await admin.execute(f"CREATE ROLE {name} SUPERUSER LOGIN".encode())
+    yield name
+    await admin.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}".encode())
+
+
+async def end_connections(admin: psycopg.AsyncConnection[Any], role: str) -> None:
+    await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (role,))
+
+
+async def test_server_that_may_be_written_again_is_written_again(
+    url: str, admin: psycopg.AsyncConnection[Any], role: str
+) -> None:
+    """A connection has from its beginning that it may only read, and would keep that for ever."""
+    async with opened(url.replace("test@", f"{role}@")) as store:
+        await admin.execute(f"ALTER ROLE {role} SET default_transaction_read_only = on".encode())
+        await end_connections(admin, role)
+        with pytest.raises(StoreUnavailable, match="read-only") as caught:
+            await submitted(store)
+        assert caught.value.applied is False
+
+        await admin.execute(f"ALTER ROLE {role} RESET default_transaction_read_only".encode())
+
+        assert await submitted(store)
+
+
+async def test_server_that_lets_nobody_in_is_asked_no_more_often_because_many_wait(
+    url: str, admin: psycopg.AsyncConnection[Any], role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    connect = asyncpg.connect
+
+    async def counted(*arguments: Any, **options: Any) -> Any:
+        nonlocal asked
+        asked += "plan_cache_mode" in options.get("server_settings", {})  # of the writer
+        return await connect(*arguments, **options)
+
+    async with opened(url.replace("test@", f"{role}@")) as store:
+        await admin.execute(f"ALTER ROLE {role} NOLOGIN".encode())
+        await end_connections(admin, role)
+        monkeypatch.setattr(asyncpg, "connect", counted)
+        answers = await asyncio.gather(*(submitted(store) for _ in range(50)), return_exceptions=True)
+
+        assert asked <= 3
+        assert {getattr(answer, "applied", "stored") for answer in answers} == {False}
+        await admin.execute(f"ALTER ROLE {role} LOGIN".encode())
+        assert await submitted(store)
+
+
+@pytest.mark.parametrize("ask", ["open", "inspect"])
+async def test_server_that_does_not_answer_when_it_is_opened_is_given_up(url: str, ask: str) -> None:
+    """It lets everybody in, and then nothing comes of it."""
+    port = int(url.partition("127.0.0.1:")[2].partition("/")[0])
+    async with Proxy(port) as proxy:
+        connect = asyncpg.connect
+
+        async def connected_and_deaf(*arguments: Any, **options: Any) -> Any:
+            connection = await connect(*arguments, **options)
+            proxy.deaf = True
+            return connection
+
+        store = open_store(proxy.url(url), topics=Topics(), runtime=SYSTEM, timeout_s=0.3)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(asyncpg, "connect", connected_and_deaf)
+            async with asyncio.timeout(10):
+                with pytest.raises(StoreUnavailable):
+                    await (
+                        store.open() if ask == "open" else inspect_store(proxy.url(url), runtime=SYSTEM, timeout_s=0.3)
+                    )
