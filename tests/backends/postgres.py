@@ -10,6 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 import servers
+from flow.kept_sessions import KeptSessions
 from plane.postgres_schemas import empty_schema, fresh_schema, server_url
 
 from backends import NEVER_S, Compared, Opened, PlaneStore, Running, Telling
@@ -83,6 +84,7 @@ PLANE = PlaneStore(
         "postgres": Telling(
             opened=_told_the_time,
             turns=PostgresTurns,
+            lent=KeptSessions().dial,
             stand_ins={
                 "holdfast.stores.postgres.database.CLOCK_S": NEVER_S,
                 "holdfast.locks.stores.postgres.link.LISTEN_PROBE_S": NEVER_S,

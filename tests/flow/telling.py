@@ -46,6 +46,7 @@ OF_THE_ROWS = {
     "test_schedule_45_payload_that_kills_every_worker_ends_as_a_dead_letter",
     "test_delivery_that_ends_its_worker_before_it_has_begun_is_not_repeated_for_ever",
 }
+OF_POSTGRES = {"test_kept_sessions"}
 OF_SEVERAL_HOSTS = {"test_schedule_62_gateways_whose_clocks_differ_agree_on_every_timeout"}
 LONG = {
     "test_a_rate_over_a_long_time_is_exact",
@@ -98,6 +99,8 @@ def places_of(test: Callable[..., Any]) -> Sequence[str]:
         return EVERYWHERE_AND_APART
     if name in OF_THE_ROWS:
         return EVERYWHERE
+    if module in OF_POSTGRES:
+        return ("postgres",)
     if name in OF_SEVERAL_HOSTS:
         return ("postgres", "redis")
     if name in LONG and os.environ.get("HOLDFAST_TEST_STORIES") != "all":
