@@ -247,9 +247,19 @@ def _parse(received: bytes, start: int) -> tuple[Reply, int] | None:
         return None, end + 2
     if kind not in b"*>~%":
         raise ValueError(f"not a RESP reply: it begins with {kind!r}")
-    members: list[Reply] = Push() if kind == b">" else []
-    start = end + 2
-    for _ in range(int(head) * (2 if kind == b"%" else 1)):
+    return _parse_members(received, end + 2, int(head) * (2 if kind == b"%" else 1), Push() if kind == b">" else [])
+
+
+def _parse_members(received: bytes, start: int, count: int, members: list[Reply]) -> tuple[Reply, int] | None:
+    size = len(received)
+    for _ in range(count):
+        if received.startswith(b"$", start):  # here as well: most are, and a page of jobs has thousands
+            first = received.find(b"\r\n", start) + 2
+            if first < 2 or (stop := first + int(received[start + 1 : first - 2])) + 2 > size:
+                return None
+            members.append(received[first:stop])
+            start = stop + 2
+            continue
         parsed = _parse(received, start)
         if parsed is None:
             return None
