@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
@@ -16,6 +17,13 @@ from holdfast.locks.port import LockStore
 
 TIMEOUT_S = 10.0
 """Tests share the machine: what is slow is not away."""
+
+
+def pytest_configure() -> None:
+    """A shell switches Ctrl-C off for what it starts in the background, and so would it be for each process that a test
+    starts and interrupts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

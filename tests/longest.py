@@ -52,7 +52,8 @@ def dealt(tests: Sequence[AnyTest], workers: int) -> list[AnyTest]:
     Each worker is given as many as the others, next to each other, and those who have done theirs steal from the ends of
     the others' rows (`--dist worksteal`). So each row begins with its share of the long ones, and ends with short ones.
     """
-    long = list(dict.fromkeys(test for name in LONGEST for test in tests if test.nodeid.startswith(name)))
+    some = [test for test in tests if test.nodeid.startswith(LONGEST)]
+    long = list(dict.fromkeys(test for name in LONGEST for test in some if test.nodeid.startswith(name)))
     known = set(long)
     short = iter([test for test in tests if test not in known])
     order: list[AnyTest] = []
