@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
-from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from backends import Turns
 
@@ -25,9 +24,13 @@ READY = b"Z\0\0\0\5I"
 """For the next question, and in no transaction."""
 WIPED_S_MAX = 10.0
 KEPT_MAX = 40
-"""In all, of the hundred that the server lets in."""
+"""In all, of the hundred that the server lets in. The one that has waited longest ends first."""
 
 Connect = Callable[..., Awaitable[tuple[Any, Any]]]
+
+
+class Talk(Turns, Protocol):
+    is_in_transaction: bool
 
 
 class Session(NamedTuple):
@@ -40,26 +43,30 @@ class KeptSessions:
     """Those that wait to be lent, by the server's port and by how their client introduced itself."""
 
     def __init__(self) -> None:
-        self._idle: defaultdict[tuple[int, bytes], list[Session]] = defaultdict(list)
+        self._idle: list[tuple[int, bytes, Session]] = []
 
     def take(self, port: int, introduction: bytes) -> Session | None:
-        idle = self._idle[port, introduction]
-        while idle:
-            session = idle.pop()
-            # What has been wiped has nothing to say; if it can be read from all the same, its server has gone.
-            if not select.select([session.connection], [], [], 0)[0]:
-                return session
-            session.connection.close()
+        for kept in reversed(self._idle):
+            if kept[:2] == (port, introduction):
+                self._idle.remove(kept)
+                session = kept[2]
+                # What has been wiped has nothing to say; if it can be read from all the same, its server has gone.
+                if not select.select([session.connection], [], [], 0)[0]:
+                    return session
+                session.connection.close()
         return None
 
     def keep(self, port: int, introduction: bytes, session: Session) -> None:
-        """Wipe it and keep it; or end it, if there are enough of them or it does not answer as it should."""
-        if sum(map(len, self._idle.values())) < KEPT_MAX and _is_wiped(session.connection):
-            self._idle[port, introduction].append(session)
-        else:
+        """Wipe it and keep it; or end it, if it does not answer as it should."""
+        if not _is_wiped(session.connection):
             session.connection.close()
+            return
+        self._idle.append((port, introduction, session))
+        if len(self._idle) > KEPT_MAX:
+            _, _, oldest = self._idle.pop(0)
+            oldest.connection.close()
 
-    async def dial(self, wires: Wires, make: Callable[[], Any], turns: Turns, host: str, port: int) -> tuple[Any, Any]:
+    async def dial(self, wires: Wires, make: Callable[[], Any], turns: Talk, host: str, port: int) -> tuple[Any, Any]:
         """As `create_connection` of a loop."""
         wire = KeptWire(wires, make(), turns, self, port)
         wire.client.connection_made(wire)
@@ -76,11 +83,11 @@ class KeptSessions:
 class KeptWire(Wire):
     """It has no transport before the client has introduced itself: what it says decides which one."""
 
-    def __init__(self, wires: Wires, client: Any, turns: Turns, kept: KeptSessions, port: int) -> None:
+    def __init__(self, wires: Wires, client: Any, turns: Talk, kept: KeptSessions, port: int) -> None:
         super().__init__(wires, client, turns)
         self._kept = kept
         self._port = port
-        self._last = b""
+        self._talk = turns
         self.introduction = b""
         self._greeting = b""
 
@@ -97,13 +104,12 @@ class KeptWire(Wire):
     def data_received(self, data: bytes) -> None:
         if READY not in self._greeting:
             self._greeting += data
-        self._last = data[-len(READY) :]
         super().data_received(data)
 
     def write(self, data: bytes) -> None:
         if self._transport is None:
             self.introduction += bytes(data)
-        elif bytes(data) == FAREWELL and self._last == READY and not self.turns.is_owed:
+        elif bytes(data) == FAREWELL and not (self._talk.is_owed or self._talk.is_in_transaction):
             connection = self._transport.get_extra_info("socket").dup()
             self.abort()
             self._kept.keep(self._port, self.introduction, Session(connection, self._greeting))

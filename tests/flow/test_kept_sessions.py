@@ -6,8 +6,10 @@ from typing import Any
 
 import asyncpg
 import pytest
+from backends.postgres import PostgresTurns, ready
 from locks.virtual import VirtualRuntime, on_virtual_time
 
+from flow.kept_sessions import KEPT_MAX
 from flow.places import HERE
 
 HELD = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
@@ -85,3 +87,37 @@ async def test_one_that_its_server_has_ended_is_not_lent_again(runtime: VirtualR
     assert again.get_server_pid() != backend
     await again.close()
     await other.close()
+
+
+@on_virtual_time
+async def test_only_so_many_are_kept_and_the_latest_are(runtime: VirtualRuntime) -> None:
+    for n in range(KEPT_MAX + 2):
+        one = await connected(runtime, f"test-many-{n}")
+        await one.close()
+    latest = one.get_server_pid()
+
+    again = await connected(runtime, f"test-many-{KEPT_MAX + 1}")
+    assert again.get_server_pid() == latest
+    kept = await again.fetchval("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'test-many-%'")
+    assert kept <= KEPT_MAX
+    await again.close()
+
+
+def test_server_is_ready_though_news_come_right_behind() -> None:
+    answer, news = b"C\0\0\0\x0dSELECT 1\0Z\0\0\0\5", b"A\0\0\0\x0c\0\0\0\7a\0b\0"
+    for state in (b"I", b"T"):
+        assert ready(answer + state) == ready(answer + state + news) == ready(answer + state + news + news[:3]) == state
+    assert ready(answer) is None, "half of it"
+    assert ready(answer + b"I" + answer[:-5]) is None, "the next answer has begun"
+    assert ready(news) is None
+
+
+def test_server_is_ready_however_its_words_are_cut() -> None:
+    answer = b"C\0\0\0\x0dSELECT 1\0Z\0\0\0\5I"
+    for at in range(1, len(answer)):
+        turns = PostgresTurns()
+        turns.sent(b"Q")
+        turns.received(answer[:at])
+        assert turns.is_owed
+        turns.received(answer[at:])
+        assert not turns.is_owed
