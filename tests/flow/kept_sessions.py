@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from backends import Turns
@@ -25,8 +25,6 @@ READY = b"Z\0\0\0\5I"
 WIPED_S_MAX = 10.0
 KEPT_MAX = 40
 """In all, of the hundred that the server lets in. The one that has waited longest ends first."""
-
-Connect = Callable[..., Awaitable[tuple[Any, Any]]]
 
 
 class Talk(Turns, Protocol):
