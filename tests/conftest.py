@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
@@ -18,6 +19,16 @@ TIMEOUT_S = 10.0
 """Tests share the machine: what is slow is not away."""
 
 
+def pytest_configure() -> None:
+    # A shell switches Ctrl-C off for what it starts in the background, and so would it be for each process that a test
+    # starts and interrupts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The servers written in Go, etcd and NATS: there is work for every core already, and one that looks for more on
+    # the others takes a fifth longer for its own.
+    os.environ.setdefault("GOMAXPROCS", "1")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Hundreds of thousands of objects come, all to stay: looking for garbage among them, now and whenever a test
@@ -28,6 +39,8 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+        # Seldomer than every few hundred objects: requests and their answers are that many, and are gone by themselves.
+        gc.set_threshold(10_000, 20, 10)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,6 +13,13 @@ LONGEST = (
     "tests/simulation/test_stories.py::test_promises_are_kept[plane",
     "tests/crash/test_real_processes.py::test_stopped_past_the_ttl",
     "tests/test_fleet_story.py",
+    "tests/flow/test_schedules_loops.py::test_schedule_43",
+    "tests/flow/test_runs.py::test_a_result_that_was_lost",
+    "tests/flow/test_run_sessions.py::test_paused_run_keeps_its_session",
+    "tests/flow/test_webhooks.py::test_each_try_has_the_same_id",
+    "tests/flow/test_schedules_loops.py::test_schedule_63",
+    "tests/flow/test_webhooks.py::test_receiver_that_is_gone",
+    "tests/flow/test_tenants.py",
     "tests/simulation/test_stories.py::test_promises_are_kept[governed",
     "tests/simulation/test_stories.py::test_promises_are_kept[sessions",
     "tests/soak/test_herd.py",
@@ -52,7 +59,8 @@ def dealt(tests: Sequence[AnyTest], workers: int) -> list[AnyTest]:
     Each worker is given as many as the others, next to each other, and those who have done theirs steal from the ends of
     the others' rows (`--dist worksteal`). So each row begins with its share of the long ones, and ends with short ones.
     """
-    long = list(dict.fromkeys(test for name in LONGEST for test in tests if test.nodeid.startswith(name)))
+    some = [test for test in tests if test.nodeid.startswith(LONGEST)]
+    long = list(dict.fromkeys(test for name in LONGEST for test in some if test.nodeid.startswith(name)))
     known = set(long)
     short = iter([test for test in tests if test not in known])
     order: list[AnyTest] = []

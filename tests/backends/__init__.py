@@ -52,6 +52,8 @@ class Telling:
     opened: Callable[[Running, Path], AbstractContextManager[Opened]]
     turns: Callable[[], Turns] | None = None
     """How a real server answers."""
+    lent: Dial | None = None
+    """How connections to it are made that outlive their story."""
     inside: Callable[[VirtualRuntime], Dial] | None = None
     """Instead of a real server, one in the story itself."""
     stand_ins: Mapping[str, Any] = field(default_factory=dict)

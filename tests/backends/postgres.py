@@ -10,13 +10,15 @@ from pathlib import Path
 import psycopg
 import pytest
 import servers
+from flow.kept_sessions import KeptSessions
 from plane.postgres_schemas import empty_schema, fresh_schema, server_url
 
 from backends import NEVER_S, Compared, Opened, PlaneStore, Running, Telling
 
 TTL_MS_MIN = 60
 
-_READY_FOR_QUERY = b"Z\x00\x00\x00\x05"
+_READY = b"Z\0\0\0\5"
+_NEWS = (b"A", b"N", b"S")
 _KEPT = {"holdfast_migrations", "holdfast_settings"}
 
 
@@ -33,13 +35,34 @@ class PostgresTurns:
 
     def __init__(self) -> None:
         self.is_owed = False
+        self.is_in_transaction = False
+        self._end = b""
 
     def sent(self, request: bytes) -> None:
         self.is_owed = True
+        self._end = b""
 
     def received(self, reply: bytes) -> None:
-        if reply[-6:-1] == _READY_FOR_QUERY:
+        said = self._end + reply
+        self._end = said[-len(_READY) :]
+        if (state := ready(said)) is not None:
             self.is_owed = False
+            self.is_in_transaction = state != b"I"
+
+
+def ready(said: bytes) -> bytes | None:
+    """The state of the transaction, if the server is ready for the next question. News that came right behind it, for one that listens
+    or of a setting, do not change that."""
+    at = said.rfind(_READY)
+    after = at + len(_READY) + 1
+    if at < 0 or after > len(said):
+        return None
+    while after < len(said):
+        if said[after : after + 1] not in _NEWS:
+            return None
+        begun = said[after + 1 : after + 5]
+        after += 1 + (int.from_bytes(begun, "big") if len(begun) == 4 else 4)
+    return said[at + len(_READY) : at + len(_READY) + 1]
 
 
 @contextmanager
@@ -83,6 +106,7 @@ PLANE = PlaneStore(
         "postgres": Telling(
             opened=_told_the_time,
             turns=PostgresTurns,
+            lent=KeptSessions().dial,
             stand_ins={
                 "holdfast.stores.postgres.database.CLOCK_S": NEVER_S,
                 "holdfast.locks.stores.postgres.link.LISTEN_PROBE_S": NEVER_S,

@@ -72,7 +72,8 @@ class FaultyStore:
 
     def __getattr__(self, name: str) -> Any:
         verb = getattr(self._inner, name)
-        return functools.partial(self._carry, name, verb) if inspect.iscoroutinefunction(verb) else verb
+        is_call = callable(verb) and _is_awaited(getattr(verb, "__func__", verb))
+        return functools.partial(self._carry, name, verb) if is_call else verb
 
     async def _carry(self, name: str, verb: Any, *args: Any, **options: Any) -> Any:
         self.calls[name] = self.calls.get(name, 0) + 1
@@ -93,3 +94,9 @@ class FaultyStore:
         if rule.fault is Fault.LOSE_REPLY:
             raise StoreUnavailable("store", "injected: reply lost", applied=None)
         return answer
+
+
+@functools.lru_cache(maxsize=1000)
+def _is_awaited(verb: Any) -> bool:
+    """Asked once of each: a story makes thousands of calls, and to find out takes longer than to pass one on."""
+    return inspect.iscoroutinefunction(verb)

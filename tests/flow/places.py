@@ -40,11 +40,13 @@ class Place:
     def reach(self, runtime: VirtualRuntime) -> Wires | None:
         """Let the story on this runtime reach the servers of this place."""
         telling = self.telling
-        turns = {} if telling.turns is None else {urlsplit(self.url).port or 0: telling.turns}
+        port = urlsplit(self.url).port or 0
+        turns = {} if telling.turns is None else {port: telling.turns}
+        lent = {} if telling.lent is None else {port: telling.lent}
         inside = {} if telling.inside is None else {INSIDE: telling.inside(runtime)}
         if not (turns or inside or self.nats):
             return None
-        return Wires(runtime.loop, turns=turns, tell_time=self._telling_time(runtime), inside=inside)
+        return Wires(runtime.loop, turns=turns, tell_time=self._telling_time(runtime), inside=inside, lent=lent)
 
     def _telling_time(self, runtime: VirtualRuntime) -> Callable[[], None]:
         if self.opened.clock is None:

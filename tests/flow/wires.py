@@ -17,7 +17,7 @@ from locks.virtual import VirtualLoop
 
 class Wires:
     """The connections of one story. `turns`: by port, how a server there answers; `tell_time` is called before it is asked;
-    `inside`: by host, who is not outside at all."""
+    `inside`: by host, who is not outside at all; `lent`: by port, who dials instead."""
 
     def __init__(
         self,
@@ -26,10 +26,12 @@ class Wires:
         turns: Mapping[int, Callable[[], Turns]],
         tell_time: Callable[[], None],
         inside: Mapping[str, Dial],
+        lent: Mapping[int, Dial],
     ) -> None:
-        self._loop = loop
+        self.loop = loop
         self._turns = turns
         self._inside = inside
+        self._lent = lent
         self.tell_time = tell_time
         self.open: set[Wire] = set()
         self._calls = 0
@@ -53,8 +55,11 @@ class Wires:
         connect = asyncio.SelectorEventLoop.create_connection
         with self.waiting():
             if port not in self._turns:
-                return await connect(self._loop, make, host, port, **options)
-            _, wire = await connect(self._loop, lambda: Wire(self, make(), self._turns[port]()), host, port)
+                return await connect(self.loop, make, host, port, **options)
+            turns = self._turns[port]()
+            if port in self._lent:
+                return await self._lent[port](self, make, turns, host, port)
+            _, wire = await connect(self.loop, lambda: Wire(self, make(), turns), host, port)
         return wire, wire.client
 
 

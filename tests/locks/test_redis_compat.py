@@ -89,7 +89,8 @@ def test_redis_py_own_tests_pass(url: str, tmp_path: Path) -> None:
     runs = [
         subprocess.Popen(
             [
-                sys.executable, "-m", "pytest", "-q", "-p", "swap_locks", "-p", "no:cacheprovider", "-p", "no:xdist",
+                sys.executable, "-m", "pytest", "-q", "-p", "swap_locks", "-p", "no:cacheprovider",
+                "--disable-plugin-autoload", "-p", "pytest_asyncio.plugin",
                 "-o", "addopts=", "-o", "filterwarnings=", "-o", "asyncio_mode=auto", "-W", "ignore",
                 f"--redis-url={place.removesuffix('/0')}/9", file,
                 "-k", " and ".join(f"not {test}" for test in NOT_RUN),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
@@ -22,6 +23,8 @@ PLANES = 3
 
 _idle: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
 """By server and by what was done first, the schemas that wait for the next test with their tables made and empty."""
+_tidiers: dict[str, psycopg.Connection[Any]] = {}
+"""By server, the connection on which tables are emptied."""
 _EMPTY = """
     DO $$
     DECLARE it record;
@@ -61,12 +64,22 @@ def empty_schema(running: dict[str, servers.Server | None], *, first: str = "") 
             yield url
         return
     server = server_url(running)
-    with psycopg.connect(server, autocommit=True) as connection:
-        idle = _idle[server, first]
-        name = idle.pop() if idle else _create(connection, first)
-        yield _within(server, name)
-        connection.execute(_EMPTY.format(schema=name).encode())
-        idle.append(name)
+    idle = _idle[server, first]
+    name = idle.pop() if idle else _create(_tidying(server), first)
+    yield _within(server, name)
+    _tidying(server).execute(_EMPTY.format(schema=name).encode())
+    idle.append(name)
+
+
+def _tidying(server: str) -> psycopg.Connection[Any]:
+    """A connection that knows the tables: to learn them takes longer than to empty them."""
+    connection = _tidiers.get(server)
+    if connection is not None:
+        if not select.select([connection], [], [], 0)[0]:
+            return connection
+        connection.close()  # the server has said something unasked: that it has ended
+    connection = _tidiers[server] = psycopg.connect(server, autocommit=True)
+    return connection
 
 
 def _create(connection: psycopg.Connection[Any], first: str = "") -> str:

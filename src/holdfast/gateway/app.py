@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -46,17 +47,23 @@ class Gateway:
         self._routes = routes
         self._keys = keys
         served = [Served(route, self._desk, keys) for route in (*routes, self._description())]
+        self._served = served
         self._plain = {(one.route.method, one.route.path): one for one in served if "{" not in one.route.path}
+
+    @cached_property
+    def _router(self) -> Starlette:
+        """Made when first asked: a gateway that serves workers alone never is."""
         by_path: dict[str, dict[str, Served]] = {}
-        for one in served:
+        for one in self._served:
             by_path.setdefault(one.route.path, {})[one.route.method] = one
-        self._router = Starlette(
+        router = Starlette(
             routes=[
                 RouterLine(_with_wide(methods), Methods(methods), methods=list(methods)) for methods in by_path.values()
             ],
             exception_handlers={HTTPException: _routing_problem},  # type: ignore[dict-item]  # it gets what it names
         )
-        self._router.router.redirect_slashes = False
+        router.router.redirect_slashes = False
+        return router
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         plain = self._plain.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
