@@ -172,7 +172,7 @@ class Performer:
         finally:
             self._end.unwatch(loop)
             job.over = "stale"
-        return ended(lambda: task.result()())
+        return ended(lambda: task.result()())  # noqa: PLW0108  (asked in there: it may have been cancelled)
 
 
 if __name__ == "__main__":

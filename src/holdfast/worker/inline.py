@@ -86,7 +86,7 @@ async def run_in_thread(task: Task, attempt: Attempt, ask: AskPlane, *, runtime:
 
         loop.call_soon_threadsafe(attempt.stoppable, stop)
         await asyncio.wait([handling])
-        return ended(lambda: handling.result()())
+        return ended(lambda: handling.result()())  # noqa: PLW0108  (asked in there: it may have been cancelled)
 
     async def body() -> None:
         handled: Done | Exception
