@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.worker.context import Job, SyncJob
-from holdfast.worker.ending import awaited, ended, told
+from holdfast.worker.ending import awaited, ended, ended_task, told
 from holdfast.worker.errors import AttemptOver, BrokenWorker, LeaseLost
 from holdfast.worker.wire import Answer, Ask, Begin, Broken, CancelWork, ChildEnd, Done, Order, Ready, Request, Work
 from holdfast.worker.worker import Worker, load, loop_factory
@@ -172,7 +172,7 @@ class Performer:
         finally:
             self._end.unwatch(loop)
             job.over = "stale"
-        return ended(lambda: task.result()())  # noqa: PLW0108  (asked in there: it may have been cancelled)
+        return ended_task(task)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,16 @@ def ended(result: Callable[[], Any]) -> Done:
         return failed("result-not-json", _words(error), retryable=False)
 
 
+def ended_task(task: asyncio.Future[Callable[[], Any]]) -> Done:
+    """As `ended`, of a task of `awaited` that is over."""
+    if task.cancelled():
+        return Done("cancelled")
+    error = task.exception()
+    return ended(task.result()) if error is None else _ended_by(error)
+
+
 async def awaited(handler: Callable[[Any], Any], job: object) -> Callable[[], Any]:
-    """For a task of the handler's own: what `ended` is to be given. A task that raises SystemExit ends the loop that it
+    """For a task of the handler's own: what `ended` is given afterwards. A task that raises SystemExit ends the loop that it
     is in, and with it the process or the thread, before anybody could say how the handler ended."""
     try:
         value = await handler(job)

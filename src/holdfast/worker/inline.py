@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.locks.runtime import Runtime
 from holdfast.worker.attempt import Attempt, Stop
 from holdfast.worker.context import Job, SyncJob
-from holdfast.worker.ending import awaited, ended, failed, raise_again
+from holdfast.worker.ending import awaited, ended, ended_task, failed, raise_again
 from holdfast.worker.wire import Answer, Done, Request
 from holdfast.worker.worker import Task
 
@@ -86,7 +86,7 @@ async def run_in_thread(task: Task, attempt: Attempt, ask: AskPlane, *, runtime:
 
         loop.call_soon_threadsafe(attempt.stoppable, stop)
         await asyncio.wait([handling])
-        return ended(lambda: handling.result()())  # noqa: PLW0108  (asked in there: it may have been cancelled)
+        return ended_task(handling)
 
     async def body() -> None:
         handled: Done | Exception

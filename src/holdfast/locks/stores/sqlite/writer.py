@@ -244,11 +244,8 @@ class Writer:
     def _refuse_missing(self, folder: Path) -> None:
         # Not made here: of a misspelt path there would be an empty store, and two processes that exclude nobody.
         if not folder.exists():
-            raise StoreRefused(
-                self.shown,
-                f"there is no folder {folder}",
-                next_step="Create it, or correct the URL: an absolute path has four slashes, sqlite:////srv/locks.db",
-            )
+            step = "Create it, or correct the URL: an absolute path has four slashes, sqlite:////srv/locks.db"
+            raise StoreRefused(self.shown, f"there is no folder {folder}", next_step=step)
 
     def _refuse_foreign(self, connection: apsw.Connection) -> None:
         with connection:  # one snapshot for both, or a file that is just being made looks foreign
