@@ -274,6 +274,15 @@ def test_what_a_handler_may_meet_is_documented() -> None:
 
 
 @cache
+def test_codes_of_failed_attempts_are_those_documented() -> None:
+    page = (ROOT / "docs/reference/workers.md").read_text()
+    section = page.partition("## What an attempt fails with\n")[2].partition("\n## ")[0]
+    code = re.compile(r"\bfailed\(\s*\"([a-z-]+)\"")
+    used = {found for path in (ROOT / "src/holdfast/worker").glob("*.py") for found in code.findall(path.read_text())}
+
+    assert used == set(re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE))
+
+
 def functions_of(path: Path) -> frozenset[str]:
     tree = ast.parse(path.read_text()) if path.exists() else ast.Module([], [])
     return frozenset(n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))

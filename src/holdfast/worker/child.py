@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.worker.context import Job, SyncJob
-from holdfast.worker.ending import awaited, ended, ended_task, told
+from holdfast.worker.ending import awaited, ended, ended_task, failed, told
 from holdfast.worker.errors import AttemptOver, BrokenWorker, LeaseLost
 from holdfast.worker.wire import Answer, Ask, Begin, Broken, CancelWork, ChildEnd, Done, Order, Ready, Request, Work
 from holdfast.worker.worker import Worker, load, loop_factory
@@ -99,7 +99,7 @@ class Performer:
     def _perform(self, worker: Worker, work: Work) -> Done:
         task = worker.find_task(work.topic)
         if task is None:
-            return Done("failed", error={"code": "no-handler", "message": f"no task for topic {work.topic!r}"})
+            return failed("no-handler", f"no task for topic {work.topic!r}")
         if task.is_coroutine:
             return self._loop.run(self._run_coroutine(task.handler, work))
         return self._run_function(task.handler, work)
