@@ -6,7 +6,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from holdfast.locks.errors import LeaseLost, LossReason, NotOwned
@@ -23,17 +23,12 @@ if TYPE_CHECKING:
 _LOSING = threading.Lock()
 
 
-class _GuardMakers(dict[type[object], Callable[..., Any]]):
-    """What makes guards for a class of connections. Imported when first needed: it is a tenth of the library's import time."""
+@cache
+def _guard_maker(connection_class: Any) -> Callable[..., Any]:
+    """What makes guards for such connections. Imported when first needed: it is a tenth of the library's import time."""
+    from holdfast.locks.guards import maker  # noqa: PLC0415
 
-    def __missing__(self, connection: Any) -> Callable[..., Any]:
-        from holdfast.locks.guards import maker  # noqa: PLC0415
-
-        found = self[connection] = maker(connection)
-        return found
-
-
-_GUARD_MAKERS = _GuardMakers()
+    return maker(connection_class)
 
 
 @lru_cache(64)
@@ -163,7 +158,7 @@ class Lease:
         `holdfast.locks.guards.guard`.
         """
         # Straight to its maker: after a write that waited for the disk every step on the way is a slow one.
-        return _GUARD_MAKERS[connection.__class__](self, connection, resource, seq, once_per_fence)
+        return _guard_maker(connection.__class__)(self, connection, resource, seq, once_per_fence)
 
     def fence_refused(self, resource: str) -> None:
         self._observer.fence_refused(self.lock_class, resource)
