@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from core.run_world import World
+from holdfast.api import words
+from holdfast.core import run_start
 from holdfast.core.advance import refusal
 from holdfast.core.run import RunState
 from holdfast.core.run_start import OUTPUT_BYTES_MAX
@@ -376,3 +378,14 @@ def test_jobs_have_the_session_of_their_run_unless_they_name_their_own() -> None
         "a": "chat",
         "b": "s-7",
     }
+
+
+def test_labels_and_sessions_of_a_step_are_bounded_as_those_of_a_submitted_job() -> None:
+    """`core` and `api` know nothing of each other, so each has the limits for itself."""
+
+    def most(kind: object) -> int | None:
+        known = msgspec.inspect.type_info(kind)
+        assert isinstance(known, msgspec.inspect.StrType)
+        return known.max_length
+
+    assert (most(words.Label), most(words.Session)) == (run_start.LABEL_MAX, run_start.SESSION_MAX)
