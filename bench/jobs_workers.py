@@ -21,7 +21,8 @@ from bench.subject import Subject
 from bench.table import Figure, Goal, Row, faster
 from holdfast.client import AsyncClient
 
-JOBS = {"wait": 600, "noop": 3000}
+JOBS = {"wait": 600, "noop": 12_000}
+"""Three seconds of each: in less than one, a look at the end more or less (20 ms) is what a second worker makes of it."""
 WORKER_OF = {"wait": "waiting", "noop": "in_loop"}
 
 
