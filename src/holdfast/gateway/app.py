@@ -122,6 +122,8 @@ class Served:
     async def _admit(self, scope: Scope, receive: Receive) -> Call:
         route = self.route
         headers: dict[bytes, bytes] = dict(scope["headers"])
+        if len(headers) < len(scope["headers"]):
+            limits.check_single(scope["headers"])
         limits.check_origin(headers, keyed=self._keys.required)
         if not route.open:
             self._keys.admit(headers)

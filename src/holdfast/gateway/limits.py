@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import parse_qsl
@@ -67,6 +67,33 @@ def check_origin(headers: Mapping[bytes, bytes], *, keyed: bool) -> None:
 @lru_cache(1024)
 def _is_loopback(host: bytes) -> bool:
     return _LOOPBACK.match(host) is not None
+
+
+_SINGLE = frozenset(
+    name.encode()
+    for name in (
+        "authorization",
+        "content-type",
+        "holdfast-actor",
+        "holdfast-tenant",
+        "holdfast-via",
+        "host",
+        "idempotency-key",
+        "if-match",
+        "if-none-match",
+        "last-event-id",
+        "origin",
+    )
+)
+
+
+def check_single(headers: Sequence[tuple[bytes, bytes]]) -> None:
+    """What somebody before us has looked at must be what we go by. Of two tenants, say, it may have been either."""
+    seen: set[bytes] = set()
+    for name, _ in headers:
+        if name in seen and name in _SINGLE:
+            raise Malformed(f"the header {name.decode()} is given twice")
+        seen.add(name)
 
 
 async def read_body(headers: Mapping[bytes, bytes], receive: Receive, bytes_max: int) -> bytes:
