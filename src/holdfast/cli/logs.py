@@ -12,6 +12,9 @@ import click
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "event", "taskName"}
 """What every record has; the rest is what somebody said about an event."""
 
+LIBRARIES = ("asyncio", "httpcore2", "httpx2", "uvicorn")
+"""What they say about each request and each event of their loops is not about jobs, and names URLs that are secrets."""
+
 
 class JsonLines(logging.Formatter):
     """One JSON object per line: `at`, `level`, `logger`, `event`, then the values of the event: `job_id`, `fence`,
@@ -36,8 +39,7 @@ def log_to_stderr(*, verbose: bool, log_format: str) -> None:
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s")
     shown.setFormatter(JsonLines() if log_format == "json" else text)
     logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, handlers=[shown])
-    # What our libraries say about each request and each event of their loops is not about jobs.
-    for name in ("asyncio", "httpcore", "httpx", "uvicorn"):
+    for name in LIBRARIES:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
