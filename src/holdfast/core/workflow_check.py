@@ -11,7 +11,16 @@ import msgspec
 from holdfast.core.decision import Choice
 from holdfast.core.document import Path, Refused, load_document, told
 from holdfast.core.rules import Fault, faults_of_approvers, faults_of_choices
-from holdfast.core.workflow import AnyStep, ApprovalStep, Definition, DelayStep, ForEachStep, ParallelStep, StepSpec
+from holdfast.core.workflow import (
+    AnyStep,
+    ApprovalStep,
+    Definition,
+    DelayStep,
+    ForEachStep,
+    JobStep,
+    ParallelStep,
+    StepSpec,
+)
 from holdfast.core.workflow_graph import Graph
 
 KINDS = (
@@ -29,6 +38,9 @@ RESERVED = frozenset(
 _SAID = ", ".join(choice for choice in Choice if choice is not Choice.EDIT)
 """What may be said on the approval of a step."""
 
+_TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,127}")
+"""As a job that is submitted may have it: `holdfast.api` says the same. Any other is one that not every store can keep, and it
+would be found out when the step before has been done and cannot be recorded any more."""
 _FIELD = re.compile(r"unknown field `(.*)`")
 _PATTERN = re.compile(r"Expected `str` matching regex .*")
 
@@ -78,6 +90,8 @@ def _check_steps(definition: Definition, line_of: Callable[[Path], int]) -> None
 
 def _faults(step: StepSpec) -> Iterator[tuple[str, Path]]:
     match step:
+        case JobStep():
+            yield from _faults_of_topics(step)
         case ApprovalStep():
             for fault in _faults_of_approval(step):
                 yield f"{fault.path[0]}: {fault.reason}", (fault.path[0],)
@@ -95,6 +109,16 @@ def _faults(step: StepSpec) -> Iterator[tuple[str, Path]]:
             pass
 
 
+def _faults_of_topics(step: JobStep) -> Iterator[tuple[str, Path]]:
+    topics: dict[Path, str] = {("topic",): step.topic}
+    if step.compensate is not None:
+        topics["compensate", "topic"] = step.compensate.topic
+    for path, topic in topics.items():
+        if not _TOPIC.fullmatch(topic):
+            words = "is no topic: at most 128 letters, digits and _.:@/-, the first a letter or a digit"
+            yield f"{'.'.join(map(str, path))}: {topic!r} {words}", path
+
+
 def _faults_of_approval(step: ApprovalStep) -> Iterator[Fault]:
     yield from faults_of_approvers(step.approvers, step.quorum)
     if Choice.EDIT in (step.choices or ()):
@@ -105,5 +129,5 @@ def _faults_of_approval(step: ApprovalStep) -> Iterator[Fault]:
 def _faults_inside(step: AnyStep, path: Path) -> Iterator[tuple[str, Path]]:
     if step.id or step.depends_on:
         yield "what is inside of it has no id and depends on nothing by itself", path
-    if isinstance(step, DelayStep | ApprovalStep):
+    if isinstance(step, DelayStep | ApprovalStep | JobStep):
         yield from ((reason, (*path, *where)) for reason, where in _faults(step))

@@ -130,6 +130,8 @@ def decode(decoder: msgspec.json.Decoder[Any], body: bytes, headers: Mapping[byt
 
 def parse_query(wanted: type[Struct] | None, query: bytes) -> Any:
     """The query string as the route's type. An unknown or repeated field is told, not ignored."""
+    if b"%00" in query:
+        raise Invalid("in the query: no word that could be asked for has NUL in it")
     try:
         pairs = parse_qsl(
             query.decode("ascii"), keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX, errors="strict"
