@@ -228,3 +228,18 @@ def test_topic_of_a_step_is_one_that_a_job_may_be_submitted_with() -> None:
                 parse(document)
         else:
             assert parse(document).name == "x"
+
+
+def test_patterns_of_all_answers_together_are_bounded() -> None:
+    """Each of the steps has no more than a schema may have."""
+    asking = {"kind": "approval", "message": "m", "choices": ["respond", "reject"]}
+    asked = [{**asking, "id": f"s{n}", "response_schema": {"pattern": rf"\p{{L}}{{20}}x{n}"}} for n in range(17)]
+
+    parse(msgspec.json.encode({"name": "x", "steps": asked[:16]}))
+    with pytest.raises(Refused, match="step s16: response_schema: with those before it, its patterns are too large"):
+        parse(msgspec.json.encode({"name": "x", "steps": asked}))
+    inside = [
+        {"id": "f", "kind": "for_each", "items": "input", "step": {k: v for k, v in asked[16].items() if k != "id"}}
+    ]
+    with pytest.raises(Refused, match="step f: response_schema"):
+        parse(msgspec.json.encode({"name": "x", "steps": [*asked[:16], *inside]}))

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.core.decision import Choice
 from holdfast.core.document import Path, Refused, load_document, told
 from holdfast.core.rules import Fault, faults_of_approvers, faults_of_choices
+from holdfast.core.schema import PATTERNS_SIZE_MAX, TOO_MANY_PATTERNS, size_of_patterns
 from holdfast.core.workflow import (
     AnyStep,
     ApprovalStep,
@@ -74,6 +75,7 @@ def _shaped(value: Any, line_of: Callable[[Path], int]) -> Definition:
 
 def _check_steps(definition: Definition, line_of: Callable[[Path], int]) -> None:
     seen: dict[str, int] = {}
+    patterns = 0
     for at, step in enumerate(definition.steps):
         path: Path = ("steps", at)
         if not step.id:
@@ -84,8 +86,27 @@ def _check_steps(definition: Definition, line_of: Callable[[Path], int]) -> None
             first = line_of(("steps", seen[step.id]))
             raise Refused(f"there are two steps {step.id!r}; the first is on line {first}", line=line_of(path))
         seen[step.id] = at
+        # Each is compiled by itself, and there may be thousands: before any is, and only as many as one schema may have.
+        patterns += sum(map(size_of_patterns, _schemas_of_answers(step)))
+        if patterns > PATTERNS_SIZE_MAX:
+            raise Refused(
+                f"step {step.id}: response_schema: with those before it, {TOO_MANY_PATTERNS}", line=line_of(path)
+            )
         for reason, where in _faults(step):
             raise Refused(f"step {step.id}: {reason}", line=line_of((*path, *where)))
+
+
+def _schemas_of_answers(step: AnyStep) -> Iterator[Any]:
+    match step:
+        case ApprovalStep():
+            yield step.response_schema
+        case ForEachStep():
+            yield from _schemas_of_answers(step.step)
+        case ParallelStep():
+            for branch in step.branches.values():
+                yield from _schemas_of_answers(branch)
+        case _:
+            pass
 
 
 def _faults(step: StepSpec) -> Iterator[tuple[str, Path]]:
