@@ -258,7 +258,7 @@ def _topic(name: str, options: object) -> Topic:
         if "backoff" in values:
             values["backoff"] = Backoff(**_table(f"{where}: backoff", values["backoff"], Backoff))
         if "schema" in values:
-            values["schema"] = compile_schema(values["schema"])
+            values["schema"] = compile_schema(values["schema"], trusted=True)
         return Topic(name=name, **values)
     except ValueError as error:
         raise Invalid(f"{where}: {error}") from error

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from holdfast.core.pattern_weight import texts_in, weigh_pattern
 from holdfast.errors import Invalid
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ PATTERN_SIZES = (1 << 16, 1 << 18, 1 << 20)
 letters may take megabytes, and as many milliseconds for each of which nothing else happens in the process: `\\p{L}{100}`."""
 PATTERNS_SIZE_MAX = 16 << 20
 """All of a schema's together."""
+MATCHING_MAX = 50_000_000
+"""Letters of a text times places of a pattern: about a second, if all must be tried at each."""
 ERRORS_SHOWN = 3
 EXACT_BELOW = 2.0**53
 """Below it a whole number is one and the same as an integer and as a float."""
@@ -45,9 +48,11 @@ _IDS = ("$id", "id")
 class Schema:
     """One compiled schema."""
 
-    __slots__ = ("_document", "_has_defaults", "_validator")
+    __slots__ = ("_document", "_has_defaults", "_places", "_validator")
 
-    def __init__(self, document: Any, validator: Validator) -> None:
+    def __init__(self, document: Any, validator: Validator, *, places: int) -> None:
+        """`places` of its largest pattern."""
+        self._places = places
         self._document = document
         self._validator = validator
         self._has_defaults = any("default" in part for part in _parts(document))
@@ -62,6 +67,8 @@ class Schema:
         `$ref`; not those of alternatives (`anyOf`, `oneOf`, `if`), where none is the one that counts.
         """
         bound = self._filled(self._document, value, 0) if self._has_defaults else value
+        if self._places and max(map(len, texts_in(bound)), default=0) * self._places > MATCHING_MAX:
+            raise Invalid(f"a text in it is too long for the patterns of the schema; in these, {_SHORTER}")
         if not self._validator.is_valid(bound):
             raise Invalid(self._explain(bound))
         return bound
@@ -98,8 +105,9 @@ class Schema:
         return filled
 
 
-def compile_schema(document: Any) -> Schema:
-    """Raises `Invalid`."""
+def compile_schema(document: Any, *, trusted: bool = False) -> Schema:
+    """Raises `Invalid`. One that whoever runs the plane has written is `trusted` to have no pattern that is held against a
+    long text for a minute: where others write them, texts that could be are refused, whatever they are."""
     if not isinstance(document, dict | bool):
         raise Invalid("a schema is an object, or true or false")
     if len(msgspec.json.encode(document)) > BYTES_MAX:
@@ -118,7 +126,8 @@ def compile_schema(document: Any) -> Schema:
     except ValidationError as error:
         hint = f", or one that is too large: {_SHORTER}" if "regex" in error.message else ""
         raise Invalid(f"not a JSON Schema: {_path(error.instance_path)}: {error.message}{hint}") from None
-    schema = Schema(document, validator)
+    places = 0 if trusted else max((weigh_pattern(one).places for one in _patterns(document)), default=0)
+    schema = Schema(document, validator, places=places)
     # A schema whose defaults contain themselves is found now, not with the first job.
     schema._filled(document, {}, 0)  # noqa: SLF001
     return schema
