@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import select
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+from harness import eventually
 
 from gateway.conftest import Served, serving
 from holdfast.gateway import wire
@@ -122,6 +125,27 @@ async def test_who_waits_for_an_answer_is_not_hurried(served: Served) -> None:
         second = await reader.readline()
 
     assert (first, second) == (b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n")
+
+
+async def test_whoever_does_not_read_is_not_kept_an_answer_for(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Megabytes each, for as long as they like: a process that is stopped is one of them."""
+    monkeypatch.setattr(wire, "READ_S", 0.05)
+    for _ in range(8):
+        await served.client.submit("t", "x" * 1_000_000)
+    with socket.socket() as asking:
+        asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        asking.connect(("127.0.0.1", served.http.base_url.port))
+        asking.sendall(b"GET /v1/jobs HTTP/1.1\r\n" + HOST + b"\r\n")
+        poll = select.poll()
+        poll.register(asking, select.POLLHUP | select.POLLERR)
+
+        async def is_reset() -> bool:
+            return bool(poll.poll(0))  # the kernel tells, though nothing was read
+
+        await eventually(is_reset)
+    page = await served.http.get("/v1/jobs")
+
+    assert len(page.content) > 7_000_000, "whoever reads is answered"
 
 
 @pytest.mark.usefixtures("hurried")

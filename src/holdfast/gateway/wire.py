@@ -10,6 +10,8 @@ nothing, and on a busy machine the plane is put aside for it: half of what an id
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from functools import partial
 from typing import Any, cast
 
@@ -25,8 +27,12 @@ HEAD_S = 10.0
 request that was answered already may take as long."""
 BODY_S = 60.0
 """From there to the end of its body."""
+READ_S = 60.0
+"""Whoever has so much unread that no more is written to them, and reads nothing for so long, is hung up on: the rest of an
+answer may be megabytes, and is kept for them."""
 HEAD_BYTES_MAX = 64 << 10
 """More than that of a head that does not end is not kept."""
+_NO_LINGER = struct.pack("ii", 1, 0)
 _OF_A_BODY = frozenset({b"content-length", b"transfer-encoding"})
 _REFUSAL = b"connection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -63,6 +69,8 @@ class Gathering:
 class Protocol(HttpToolsProtocol):
     _patience: asyncio.TimerHandle | None = None
     """Runs while a request has begun to arrive and is not whole, and before the first one."""
+    _unread: asyncio.TimerHandle | None = None
+    """Runs while what was written last has not been read."""
     _head_bytes = 0
     _began = False
     """A first head has come: there is a cycle."""
@@ -74,7 +82,24 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait_no_more()
+        if self._unread is not None:
+            self._unread.cancel()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._unread = self.loop.call_later(READ_S, self._on_unread)
+        super().pause_writing()
+
+    def _on_unread(self) -> None:
+        # Not closed, which would wait until all is read; nor left to the kernel, which would keep its part of it as long.
+        self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self.transport.abort()
+
+    def resume_writing(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
