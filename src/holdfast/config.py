@@ -82,8 +82,9 @@ class PolicySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    store: str = "sqlite:///holdfast.db"
-    bus: str = ""
+    # Not in its representation, which debuggers and tracebacks show: passwords are in the URLs.
+    store: str = field(default="sqlite:///holdfast.db", repr=False)
+    bus: str = field(default="", repr=False)
     """What carries deliveries to workers; empty: the store itself."""
     dispatch: str = "direct"
     """How deliveries come to a bus that is not in the store: `direct`, published after the state and rolled back if
@@ -98,7 +99,7 @@ class Settings:
     notice_s: float = 0.0
     """After SIGTERM: how long a plane says that it is not ready, and serves on, before it stops listening."""
     drain_s: float = 10.0
-    api_key: str = ""
+    api_key: str = field(default="", repr=False)
     people: People = field(default_factory=People)
     topics: Topics = field(default_factory=Topics)
     tenants: Quotas = field(default_factory=Quotas)
@@ -257,7 +258,7 @@ def _topic(name: str, options: object) -> Topic:
         if "backoff" in values:
             values["backoff"] = Backoff(**_table(f"{where}: backoff", values["backoff"], Backoff))
         if "schema" in values:
-            values["schema"] = compile_schema(values["schema"])
+            values["schema"] = compile_schema(values["schema"], trusted=True)
         return Topic(name=name, **values)
     except ValueError as error:
         raise Invalid(f"{where}: {error}") from error

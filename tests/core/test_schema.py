@@ -189,3 +189,32 @@ def test_what_is_pointed_to_by_its_anchor_gets_no_defaults_of_the_whole() -> Non
     }
 
     assert compile_schema(whole).bind({"to": {}}) == {"to": {}, "currency": "EUR"}
+
+
+@pytest.mark.parametrize("patterns", [30, 1700])
+def test_patterns_are_bounded_by_what_they_take_and_not_by_how_short_they_are(patterns: int) -> None:
+    """Each of these takes megabytes, and holds up everything else in the process for as long as it is compiled."""
+    properties = {f"p{n}": {"pattern": rf"\p{{L}}{{20}}x{n}"} for n in range(patterns)}
+
+    with pytest.raises(Invalid, match="patterns are too large, all together"):
+        compile_schema({"properties": properties})
+    with pytest.raises(Invalid, match="patterns are too large, all together"):
+        compile_schema({"patternProperties": {one["pattern"]: {} for one in properties.values()}})
+
+
+def test_single_pattern_that_takes_too_much_is_refused_with_what_to_write_instead() -> None:
+    with pytest.raises(Invalid, match=r"not a .regex., or one that is too large: .* maxLength"):
+        compile_schema({"pattern": r"^\p{L}{1,100}$"})
+
+
+def test_patterns_as_people_write_them_fit() -> None:
+    written = (
+        r"^[^@]+@[^@]+\.[^@]+$",
+        r"^\w{1,1000}$",
+        r"^[^\s]{1,255}$",
+        r"^[\p{L}\p{N} .'-]+$",
+        r"^[A-Za-z0-9_.:@/-]{1,2000}$",
+    )
+    schema = compile_schema({"properties": {f"p{n}": {"pattern": one} for n, one in enumerate(written * 20)}})
+
+    assert schema.bind({"p0": "a@b.c", "p1": "w", "p2": "x", "p3": "Ann-Marie O'Hara", "p4": "t"})

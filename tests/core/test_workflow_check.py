@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from holdfast import api
 from holdfast.core.document import Refused
 from holdfast.core.job import Tenant
 from holdfast.core.rules import RESPONSE_SCHEMA_BYTES_MAX
@@ -119,6 +120,15 @@ ASK = "{{id: a, kind: approval, message: m, {}}}"
         ),
         ("name: x y\nsteps: [" + JOB + "]", 1, "name"),
         ("name: x\ntimeout: 3\nsteps: [" + JOB + "]", 2, "no field 'timeout'"),
+        (steps(JOB, r'{id: b, kind: job, topic: "a\0b"}'), 4, r"step b: topic: 'a\\x00b' is no topic"),
+        (steps(JOB, "{id: b, kind: job, topic: '${input.topic}'}"), 4, "is no topic"),
+        (
+            steps(JOB, "{id: b, kind: job, topic: u, compensate: {topic: u v}}"),
+            4,
+            r"compensate.topic: 'u v' is no topic",
+        ),
+        (steps(JOB, "{id: b, kind: for_each, items: input.x, step: {kind: job, topic: '*'}}"), 4, "is no topic"),
+        (steps(JOB, "{id: b, kind: parallel, branches: {c: {kind: job, topic: -t}}}"), 4, "is no topic"),
         (steps(JOB, "{id: b, kind: jobb, topic: t}"), 4, "a step is one of: job, approval"),
         (steps("{id: a, topic: t}"), 3, "kind"),
         (steps("{id: a, kind: job}"), 3, "missing required field `topic`"),
@@ -205,3 +215,31 @@ def test_it_can_be_drawn() -> None:
     mermaid = draw_mermaid(definition)
     assert '    severity_{"severity<br/>switch urgent | normal | none_at_all"}' in mermaid
     assert "    severity_ -->|urgent| allowed_" in mermaid
+
+
+def test_topic_of_a_step_is_one_that_a_job_may_be_submitted_with() -> None:
+    """What a definition is refused for must not be more, nor less, than what a job is."""
+    for topic in ("t", "0", "a.b:c@d/e-f_g", "a" * 128, "a" * 129, ".a", "a b", "a\n", "ä", "a*"):
+        document = msgspec.json.encode({"name": "x", "steps": [{"id": "a", "kind": "job", "topic": topic}]})
+        try:
+            msgspec.convert({"topic": topic}, api.NewJob)
+        except msgspec.ValidationError:
+            with pytest.raises(Refused):
+                parse(document)
+        else:
+            assert parse(document).name == "x"
+
+
+def test_patterns_of_all_answers_together_are_bounded() -> None:
+    """Each of the steps has no more than a schema may have."""
+    asking = {"kind": "approval", "message": "m", "choices": ["respond", "reject"]}
+    asked = [{**asking, "id": f"s{n}", "response_schema": {"pattern": rf"\p{{L}}{{20}}x{n}"}} for n in range(17)]
+
+    parse(msgspec.json.encode({"name": "x", "steps": asked[:16]}))
+    with pytest.raises(Refused, match="step s16: response_schema: with those before it, its patterns are too large"):
+        parse(msgspec.json.encode({"name": "x", "steps": asked}))
+    inside = [
+        {"id": "f", "kind": "for_each", "items": "input", "step": {k: v for k, v in asked[16].items() if k != "id"}}
+    ]
+    with pytest.raises(Refused, match="step f: response_schema"):
+        parse(msgspec.json.encode({"name": "x", "steps": [*asked[:16], *inside]}))

@@ -9,6 +9,7 @@ import pytest
 from gateway.conftest import Served
 from holdfast import errors
 from holdfast.api.matrix import MatrixRules
+from holdfast.client import AsyncClient
 
 
 async def actions(served: Served) -> dict[str, tuple[str, int]]:
@@ -69,3 +70,23 @@ async def test_one_incident_is_open_at_a_time(served: Served) -> None:
     assert [note.text for note in (await served.client.incident(1)).notes] == ["afterwards"]
     with pytest.raises(errors.NotFound, match="no incident 3"):
         await served.client.note_incident(3, "x")
+
+
+async def test_how_the_jobs_of_a_tenant_stood_is_told_to_that_tenant(served: Served) -> None:
+    """Everybody may read an incident, which is the plane's; and anybody may stop it."""
+    async with AsyncClient(served.url, tenant="other") as other:
+        await served.client.submit("t")
+        await served.client.start_incident("slow", strict=False)
+        await other.submit("u")
+        await other.submit("u")
+        await other.stop_incident(1)
+        ours, theirs = await served.client.incident(1), await other.incident(1)
+
+        assert (ours.before["jobs"], "jobs" in ours.end) == ({"SCHEDULED": 1}, False)
+        assert ("jobs" in theirs.before, theirs.end["jobs"]) == (False, {"SCHEDULED": 2})
+        assert ours.before["workers"] == theirs.before["workers"]
+        assert set(theirs.before) & {"tenant", "approvals pending", "effects unknown", "warnings"} == set()
+        assert '| jobs | {"SCHEDULED":1} | - |' in (await served.client.export_incident(1)).markdown
+        assert '| jobs | - | {"SCHEDULED":2} |' in (await other.export_incident(1)).markdown
+        [listed] = (await other.incidents()).items
+        assert listed.before == theirs.before

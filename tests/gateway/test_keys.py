@@ -13,7 +13,7 @@ from gateway.test_approvals import publish
 from holdfast import errors
 from holdfast.cli import cli
 from holdfast.client import AsyncClient
-from holdfast.config import load
+from holdfast.config import Settings, load
 from holdfast.core.people import People, digest_of
 
 SHARED, ALICE, BOB = "k-shared", "k-alice", "k-bob"
@@ -51,6 +51,41 @@ async def test_without_a_shared_key_a_name_needs_its_key_and_a_wrong_key_is_refu
         with pytest.raises(errors.Unauthorized) as refused:
             await actor_of(served, "k-alic")
         assert "k-alic" not in str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "127.0.0.1.example.com", "LOCALHOST.example.com"])
+@pytest.mark.parametrize("people", [People(), PEOPLE], ids=["nobody", "people alone"])
+def test_nobody_listens_beyond_loopback_without_a_key_that_is_asked_of_everybody(host: str, people: People) -> None:
+    """Keys of people are no such: without the shared one everybody may ask who gives no name."""
+    with pytest.raises(errors.Invalid, match="needs an API key"):
+        Settings(host=host, people=people)
+
+    assert Settings(host=host, people=people, api_key=SHARED).host == host
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "Basic k-shared", "Bearer", "k-shared", "Bearer k-share", "Bearer k-sharedd", "Bearer k-\xff"],
+)
+async def test_key_is_the_whole_key_and_in_no_other_place(tmp_path: Path, header: str) -> None:
+    async with serving(tmp_path, api_key=SHARED, people=PEOPLE) as served:
+        for path in (
+            "/v1/jobs",
+            "/metrics",
+            "/openapi.json",
+            "/v1/jobs?api_key=k-shared",
+            "/v1/jobs?access_token=k-shared",
+        ):
+            asked = {
+                b"authorization": header.encode("latin-1"),
+                b"x-api-key": b"k-shared",
+                b"cookie": b"api_key=k-shared",
+            }
+            answer = await served.http.get(path, headers=asked)
+
+            assert answer.status_code == 401
+            assert "k-shared" not in answer.text
+            assert not answer.headers.get("access-control-allow-origin")
 
 
 async def test_approver_is_who_has_the_key_not_who_says_so(tmp_path: Path) -> None:

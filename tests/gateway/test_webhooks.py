@@ -245,6 +245,17 @@ async def test_receiver_may_ask_for_patience() -> None:
         assert await outside.send(receiver.url, {}, b"{}") == (503, "failed", 120.0)
 
 
+async def test_address_of_a_receiver_is_logged_by_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever has it may post there: often enough nothing else keeps others out."""
+    async with receiving(head="set-cookie: a=b\r\n") as receiver, posting(allow_private=True) as outside:
+        with caplog.at_level(logging.DEBUG):
+            for _ in range(2):
+                assert (await outside.send(f"{receiver.url}/t0ken?key=t0ken", {}, b"{}")).status == 200
+
+    assert "t0ken" not in caplog.text
+    assert "cookie" not in receiver.got[1][0], "what one webhook's receiver sets is not sent for another's"
+
+
 async def ended(served: Served, name: str, state: str = "failed") -> Any:
     async with asyncio.timeout(20):
         while not (found := (await served.client.webhook_posts(name, state=state)).items):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from holdfast.api.words import Labels, Reply, Request, Session
+from holdfast.api.words import NO_NUL, Labels, Reply, Request, Session
 
 Revision = Annotated[int, Meta(ge=1, le=999_999)]
 Reason = Annotated[str, Meta(max_length=500)]
@@ -15,7 +15,7 @@ Reason = Annotated[str, Meta(max_length=500)]
 class StartRun(Request, kw_only=True):
     """`POST /v1/runs`, and `POST /v1/runs:plan`, which stores nothing and says what would happen."""
 
-    workflow: Annotated[str, Meta(min_length=1, max_length=64)]
+    workflow: Annotated[str, Meta(min_length=1, max_length=64, pattern=NO_NUL)]
     revision: Revision | None = None
     """None: the newest."""
     input: Any = None

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from holdfast.api.words import Labels, Name, Reply, Request, Session
+from holdfast.api.words import NO_NUL, Labels, Name, Reply, Request, Session
 
 ScheduleName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$(?!\n)")]
 YEAR_S = 31_536_000
@@ -28,7 +28,7 @@ class ScheduledJob(Request, kw_only=True):
 class ScheduledRun(Request, kw_only=True):
     """What each tick starts; as in `POST /v1/runs`. Of the newest revision then."""
 
-    workflow: Annotated[str, Meta(min_length=1, max_length=64)]
+    workflow: Annotated[str, Meta(min_length=1, max_length=64, pattern=NO_NUL)]
     input: Any = None
     labels: Labels = {}
     session: Session = ""

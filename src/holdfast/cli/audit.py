@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from holdfast.cli.connect import Connection, with_plane
-from holdfast.cli.output import json_value, moment, print_row, text
+from holdfast.cli.output import json_text, json_value, moment, print_row, text
 from holdfast.cli.refusals import Misused
 from holdfast.cli.repeat import Paging, none_of, show_page, with_pages, with_watch
 from holdfast.cli.saying import F
@@ -117,7 +116,7 @@ def export(connection: Connection, *, of_plane: bool, after: int) -> None:
         found = connection.ask(page)
         for line in found.items:
             if line.number > after:
-                click.echo(json.dumps(to_builtins(line), ensure_ascii=False))
+                click.echo(json_text(to_builtins(line)))
         cursor = found.next_cursor
         if cursor is None:
             return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from holdfast.cli.connect import Connection, with_plane
-from holdfast.cli.output import Column, moment, print_row, text
+from holdfast.cli.output import Column, moment, print_row, printable_lines, text
 from holdfast.cli.refusals import Absent
 from holdfast.cli.repeat import Paging, show_page, with_pages
 from holdfast.cli.saying import F, with_by
@@ -84,7 +84,7 @@ def export(connection: Connection, *, number: int | None) -> None:
 
     found = connection.ask(lambda client: client.export_incident(_chosen(client, number)), hint=_SEE)
     if connection.output == "table":
-        click.echo(found.markdown, nl=False)
+        click.echo(printable_lines(found.markdown), nl=False)
     else:
         print_row(to_builtins(found), [], connection.output)
     if found.cut:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import click
 
 from holdfast.cli.connect import Connection, with_plane
-from holdfast.cli.output import Column, json_value, members, moment, print_row, printable, text
+from holdfast.cli.output import Column, json_text, json_value, members, moment, print_row, printable, text
 from holdfast.cli.refusals import Failed, TookTooLong
 from holdfast.cli.repeat import Paging, none_of, show_page, with_pages, with_watch
 from holdfast.core.states import LIVE, TERMINAL, Risk, State
@@ -296,7 +295,7 @@ def print_event(event: EventView, output: str, *, whose: bool) -> None:
 
     row = to_builtins(event)
     if output != "table":
-        click.echo(json.dumps(row, ensure_ascii=False))
+        click.echo(json_text(row))
         return
     columns = [_EVENT[0], *([text("job_id")] if whose else []), *_EVENT[1:]]
     click.echo("  ".join(show(row).ljust(_STREAM_WIDTHS.get(name, 0)) for name, show in columns).rstrip())

@@ -9,8 +9,13 @@ from datetime import UTC, datetime
 
 import click
 
+from holdfast.cli.output import printable_lines
+
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "event", "taskName"}
 """What every record has; the rest is what somebody said about an event."""
+
+LIBRARIES = ("asyncio", "httpcore2", "httpx2", "uvicorn")
+"""What they say about each request and each event of their loops is not about jobs, and names URLs that are secrets."""
 
 
 class JsonLines(logging.Formatter):
@@ -31,13 +36,21 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+class TextLines(logging.Formatter):
+    """For people, on a terminal: an error may have been worded by whoever submitted the job."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
+
+
 def log_to_stderr(*, verbose: bool, log_format: str) -> None:
     shown = logging.StreamHandler()
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s")
-    shown.setFormatter(JsonLines() if log_format == "json" else text)
+    shown.setFormatter(JsonLines() if log_format == "json" else TextLines())
     logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, handlers=[shown])
-    # What our libraries say about each request and each event of their loops is not about jobs.
-    for name in ("asyncio", "httpcore", "httpx", "uvicorn"):
+    for name in LIBRARIES:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 

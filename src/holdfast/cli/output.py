@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -18,19 +19,19 @@ Column = tuple[str, Callable[[Row], str]]
 
 def print_rows(rows: Sequence[Row], columns: Sequence[Column], output: str) -> None:
     if output == "json":
-        click.echo(json.dumps(list(rows), indent=2, ensure_ascii=False))
+        click.echo(json_text(list(rows), indent=2))
     elif output == "jsonl":
         for row in rows:
-            click.echo(json.dumps(row, ensure_ascii=False))
+            click.echo(json_text(row))
     elif rows:
         _print_aligned([[name.upper() for name, _ in columns], *([show(row) for _, show in columns] for row in rows)])
 
 
 def print_row(row: Row, columns: Sequence[Column], output: str) -> None:
     if output == "json":
-        click.echo(json.dumps(row, indent=2, ensure_ascii=False))
+        click.echo(json_text(row, indent=2))
     elif output == "jsonl":
-        click.echo(json.dumps(row, ensure_ascii=False))
+        click.echo(json_text(row))
     else:
         _print_aligned([[name, show(row)] for name, show in columns])
 
@@ -94,6 +95,20 @@ def age(seconds: float) -> str:
 def printable(value: str) -> str:
     """Keys, holders and reasons are other people's words: none of them may steer the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
+
+
+def printable_lines(value: str) -> str:
+    """As `printable`, of a text that has lines."""
+    return "\n".join(printable(line.expandtabs()) for line in value.split("\n"))
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """JSON for people and programs: letters as they are, and what could steer a terminal as JSON writes it."""
+    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, indent=indent, ensure_ascii=False))
+
+
+_STEERING = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Of what JSON does not escape by itself: controls of eight bits, ends of lines, and turns of direction."""
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -11,7 +10,7 @@ import click
 
 from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.document import read_text, with_file
-from holdfast.cli.output import moment, print_row, print_rows, text
+from holdfast.cli.output import json_text, moment, print_row, print_rows, text
 from holdfast.cli.refusals import Misused
 from holdfast.cli.repeat import Paging, show_page, with_pages
 from holdfast.cli.saying import F, with_by, with_reason
@@ -155,7 +154,7 @@ def _load(file: Path) -> Any:  # noqa: ANN401  (the document, as JSON has it)
 
 
 def _lines(document: Any) -> list[str]:  # noqa: ANN401
-    return json.dumps(document, indent=2, ensure_ascii=False).splitlines()
+    return json_text(document, indent=2).splitlines()
 
 
 def _show_standing(found: PolicyView, output: str, *, document: bool = True) -> None:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.output import printable
+
 if TYPE_CHECKING:
     from holdfast.errors import HoldfastError
     from holdfast.locks.errors import LockError
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 class Refusal(click.ClickException):
     def format_message(self) -> str:
-        return " ".join(self.message.split())
+        return printable(" ".join(self.message.split()))
 
 
 class Failed(Refusal):

@@ -17,6 +17,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.expression_patterns import MATCHING_US_MAX, Patterns, Texts, patterns_of
 from holdfast.core.expression_text import (
     Cost,
     Reference,
@@ -27,6 +28,7 @@ from holdfast.core.expression_text import (
     members_of,
     syntax_error,
 )
+from holdfast.core.pattern_weight import texts_in
 from holdfast.errors import Invalid
 
 if TYPE_CHECKING:
@@ -57,9 +59,19 @@ class ExpressionFailed(Exception):
 class Expression:
     """One compiled expression. Keeps nothing between evaluations."""
 
-    __slots__ = ("_path", "cost", "macro_nesting", "program", "reads", "text")
+    __slots__ = ("_path", "cost", "macro_nesting", "patterns", "program", "reads", "text")
 
-    def __init__(self, text: str, program: Program, reads: Reads, macro_nesting: int, cost: Cost | None) -> None:
+    def __init__(
+        self,
+        text: str,
+        program: Program,
+        reads: Reads,
+        macro_nesting: int,
+        *,
+        cost: Cost | None,
+        patterns: Patterns | None,
+    ) -> None:
+        self.patterns = patterns
         self.text = text
         self.program = program
         self.reads = reads
@@ -124,13 +136,14 @@ class Reading:
 class Facts:
     """Data that was handed to the interpreter."""
 
-    __slots__ = ("_context", "_longest", "_read", "_weight", "_weights")
+    __slots__ = ("_context", "_longest", "_read", "_texts", "_weight", "_weights")
 
     def __init__(self, context: Context, read: Mapping[str, Any], weight: int) -> None:
         self._context = context
         self._read = read
         self._weight = weight
         self._longest: int | None = None
+        self._texts: Texts | None = None
         self._weights: dict[Reference, int] = {}
 
     def value(self, expression: Expression) -> Any:
@@ -142,10 +155,20 @@ class Facts:
         cost = expression.cost
         if cost is not None and (cost.grows or self._weight > SMALL) and self._copies(cost) > COPIES_MAX:
             raise ExpressionFailed(f"the data is too large for it: it could come to more than {COPIES_MAX} values")
+        patterns = expression.patterns
+        if patterns is not None and patterns.us(self._weight, self._measured()) > MATCHING_US_MAX:
+            raise ExpressionFailed(
+                "the data is too large for its patterns: hold shorter ones against fewer or shorter texts"
+            )
         try:
             return expression.program.execute(self._context)
         except Exception as error:  # noqa: BLE001  (whatever the interpreter raises, it may quote the data)
             raise ExpressionFailed(_reason(error)) from None
+
+    def _measured(self) -> Texts:
+        if self._texts is None:
+            self._texts = _texts(self._read)
+        return self._texts
 
     def _copies(self, cost: Cost) -> int:
         if self._longest is None and cost.macros:
@@ -195,7 +218,21 @@ def compile_expression(text: str, *, names: Collection[str] | None = None) -> Ex
     check_names(text, bare, functions=program.functions(), read=read, macros=macros, names=names)
     nested = max((macro.nesting for macro in macros), default=0)
     reads = {name: members_of(bare, name) for name in read}
-    return Expression(text, program, reads, nested, cost_of(text, bare, macros))
+    patterns = patterns_of(text, bare, read=_read_literal)
+    if patterns is not None and patterns.us_once > MATCHING_US_MAX:
+        raise Invalid(
+            "its patterns take too long to compile: write shorter ones, without {100} or \\w where others will do"
+        )
+    return Expression(text, program, reads, nested, cost=cost_of(text, bare, macros), patterns=patterns)
+
+
+def _read_literal(text: str) -> str:
+    """What the text of a literal means; bytes are no pattern."""
+    from cel import Context  # noqa: PLC0415  (as above)
+    from cel import compile as compile_cel  # noqa: PLC0415
+
+    value = compile_cel(text).execute(Context({}))
+    return value if isinstance(value, str) else ""
 
 
 def _weigh(value: Any) -> int:
@@ -211,6 +248,14 @@ def _weigh(value: Any) -> int:
         elif isinstance(one, list | tuple):
             rest.extend(one)
     return weight
+
+
+def _texts(value: Any) -> Texts:
+    letters, longest = 0, 0
+    for text in texts_in(value):
+        letters += len(text)
+        longest = max(longest, len(text))
+    return Texts(letters, longest)
 
 
 def _longest(value: Any) -> int:

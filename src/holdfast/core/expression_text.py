@@ -141,7 +141,7 @@ def members_of(bare: str, name: str) -> frozenset[str] | None:
 def cost_of(text: str, bare: str, macros: Collection[Macro]) -> Cost | None:
     """None for what copies nothing that counts."""
     outside = bare
-    for begin, end, _ in _bodies(bare):
+    for begin, end, _ in bodies_of(bare):
         outside = outside[:begin] + " " * (end - begin) + outside[end:]
     joins = outside.count("+")
     if not macros and not joins:
@@ -158,7 +158,7 @@ def cost_of(text: str, bare: str, macros: Collection[Macro]) -> Cost | None:
 def _macros(bare: str) -> Iterator[Macro]:
     """Those that others are in come before these."""
     begins = {found.end(1): found for found in _MACRO.finditer(bare)}
-    for begin, end, nesting in sorted(_bodies(bare)):
+    for begin, end, nesting in sorted(bodies_of(bare)):
         found = next(begins[at] for at in range(begin - 1, -1, -1) if at in begins)
         variable, body = found[2] or "", bare[begin:end]
         named = list(_references(body))
@@ -173,7 +173,7 @@ def _macros(bare: str) -> Iterator[Macro]:
         )
 
 
-def _bodies(bare: str) -> Iterator[tuple[int, int, int]]:
+def bodies_of(bare: str) -> Iterator[tuple[int, int, int]]:
     """Of each macro: where the inside of its brackets begins and ends, and how many macros that is inside of. One that is
     never closed ends with the text: the parser will say what is wrong with it."""
     begins = {found.end(1) for found in _MACRO.finditer(bare)}

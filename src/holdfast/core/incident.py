@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.job import Tenant
 from holdfast.core.policy_version import PLANE
 from holdfast.core.record import Kind, Record
 from holdfast.errors import Conflict
@@ -16,6 +17,11 @@ from holdfast.errors import Conflict
 NOTES_MAX = 500
 OPEN = "open"
 CLOSED = "closed"
+
+
+TENANT = "tenant"
+OF_A_TENANT = (TENANT, "jobs", "waiting longest (s)", "approvals pending", "effects unknown", "warnings")
+"""What of a snapshot is about the tenant that is named in it; the rest is about the plane."""
 
 
 class Remark(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +66,17 @@ def remarked(incident: Incident, remark: Remark) -> Incident:
     if len(incident.remarks) >= NOTES_MAX:
         raise Conflict(f"incident {incident.number} has {NOTES_MAX} notes; stop it, and start another")
     return replace(incident, remarks=(*incident.remarks, remark))
+
+
+def seen_by(tenant: Tenant, incident: Incident) -> Incident:
+    """An incident is the plane's, and everybody may read it; how the jobs of another tenant stood is nobody else's business.
+    It may be stopped for another tenant than it was started for, so each snapshot is judged alone."""
+    return replace(incident, before=_snapshot_for(tenant, incident.before), end=_snapshot_for(tenant, incident.end))
+
+
+def _snapshot_for(tenant: Tenant, snapshot: dict[str, Any]) -> dict[str, Any]:
+    hidden = (TENANT,) if snapshot.get(TENANT) == tenant else OF_A_TENANT
+    return {name: value for name, value in snapshot.items() if name not in hidden}
 
 
 def incident_id(number: int) -> str:

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from holdfast.core.pattern_weight import texts_in, weigh_pattern
 from holdfast.errors import Invalid
 
 if TYPE_CHECKING:
@@ -26,10 +27,19 @@ EXPANDED_MAX = 10_000
 few lines that point to each other several times each would keep the plane busy for ever."""
 CHAIN_MAX = 200
 """Parts within each other, likewise."""
+PATTERN_SIZES = (1 << 16, 1 << 18, 1 << 20)
+"""What a pattern may take in memory, as classes: it counts as the smallest that it fits, and must fit the last. One of a dozen
+letters may take megabytes, and as many milliseconds for each of which nothing else happens in the process: `\\p{L}{100}`."""
+PATTERNS_SIZE_MAX = 16 << 20
+"""All of a schema's together."""
+MATCHING_MAX = 50_000_000
+"""Letters of a text times places of a pattern: about a second, if all must be tried at each."""
 ERRORS_SHOWN = 3
 EXACT_BELOW = 2.0**53
 """Below it a whole number is one and the same as an integer and as a float."""
 
+_SHORTER = "say how long a text is with maxLength, not with {1,100}"
+TOO_MANY_PATTERNS = f"its patterns are too large, all together; {_SHORTER}"
 _POINTERS = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANCHORS = ("$anchor", "$dynamicAnchor")
 _IDS = ("$id", "id")
@@ -38,9 +48,11 @@ _IDS = ("$id", "id")
 class Schema:
     """One compiled schema."""
 
-    __slots__ = ("_document", "_has_defaults", "_validator")
+    __slots__ = ("_document", "_has_defaults", "_places", "_validator")
 
-    def __init__(self, document: Any, validator: Validator) -> None:
+    def __init__(self, document: Any, validator: Validator, *, places: int) -> None:
+        """`places` of its largest pattern."""
+        self._places = places
         self._document = document
         self._validator = validator
         self._has_defaults = any("default" in part for part in _parts(document))
@@ -55,6 +67,8 @@ class Schema:
         `$ref`; not those of alternatives (`anyOf`, `oneOf`, `if`), where none is the one that counts.
         """
         bound = self._filled(self._document, value, 0) if self._has_defaults else value
+        if self._places and max(map(len, texts_in(bound)), default=0) * self._places > MATCHING_MAX:
+            raise Invalid(f"a text in it is too long for the patterns of the schema; in these, {_SHORTER}")
         if not self._validator.is_valid(bound):
             raise Invalid(self._explain(bound))
         return bound
@@ -91,8 +105,9 @@ class Schema:
         return filled
 
 
-def compile_schema(document: Any) -> Schema:
-    """Raises `Invalid`."""
+def compile_schema(document: Any, *, trusted: bool = False) -> Schema:
+    """Raises `Invalid`. One that whoever runs the plane has written is `trusted` to have no pattern that is held against a
+    long text for a minute: where others write them, texts that could be are refused, whatever they are."""
     if not isinstance(document, dict | bool):
         raise Invalid("a schema is an object, or true or false")
     if len(msgspec.json.encode(document)) > BYTES_MAX:
@@ -102,16 +117,50 @@ def compile_schema(document: Any) -> Schema:
             if isinstance(pointer := part.get(word), str) and not pointer.startswith("#"):
                 raise Invalid(f"{word} points outside of the schema; it may only point into it: #/$defs/…")
     _check_expanded(document)
+    if size_of_patterns(document) > PATTERNS_SIZE_MAX:
+        raise Invalid(TOO_MANY_PATTERNS)
     from jsonschema_rs import RegexOptions, ValidationError, validator_for  # noqa: PLC0415  (who has none pays nothing)
 
     try:
-        validator = validator_for(document, mask="this", pattern_options=RegexOptions())
+        validator = validator_for(document, mask="this", pattern_options=RegexOptions(size_limit=PATTERN_SIZES[-1]))
     except ValidationError as error:
-        raise Invalid(f"not a JSON Schema: {_path(error.instance_path)}: {error.message}") from None
-    schema = Schema(document, validator)
+        hint = f", or one that is too large: {_SHORTER}" if "regex" in error.message else ""
+        raise Invalid(f"not a JSON Schema: {_path(error.instance_path)}: {error.message}{hint}") from None
+    places = 0 if trusted else max((weigh_pattern(one).places for one in _patterns(document)), default=0)
+    schema = Schema(document, validator, places=places)
     # A schema whose defaults contain themselves is found now, not with the first job.
     schema._filled(document, {}, 0)  # noqa: SLF001
     return schema
+
+
+def size_of_patterns(document: Any) -> int:
+    """What the patterns of a schema take, near enough; or more than `PATTERNS_SIZE_MAX`, without a look at the rest."""
+    size = 0
+    for pattern in _patterns(document):
+        size += next((one for one in PATTERN_SIZES if _fits(pattern, one)), PATTERN_SIZES[-1])
+        if size > PATTERNS_SIZE_MAX:
+            break
+    return size
+
+
+def _patterns(document: Any) -> Iterator[str]:
+    seen: set[str] = set()
+    for part in _parts(document):
+        named = part.get("patternProperties")
+        for pattern in (part.get("pattern"), *(named if isinstance(named, dict) else ())):
+            if isinstance(pattern, str) and pattern not in seen:
+                seen.add(pattern)
+                yield pattern
+
+
+def _fits(pattern: str, size: int) -> bool:
+    from jsonschema_rs import RegexOptions, ValidationError, validator_for  # noqa: PLC0415  (as above)
+
+    try:
+        validator_for({"pattern": pattern}, pattern_options=RegexOptions(size_limit=size))
+    except ValidationError:
+        return False
+    return True
 
 
 def digest(value: Any) -> str:

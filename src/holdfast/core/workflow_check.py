@@ -11,7 +11,17 @@ import msgspec
 from holdfast.core.decision import Choice
 from holdfast.core.document import Path, Refused, load_document, told
 from holdfast.core.rules import Fault, faults_of_approvers, faults_of_choices
-from holdfast.core.workflow import AnyStep, ApprovalStep, Definition, DelayStep, ForEachStep, ParallelStep, StepSpec
+from holdfast.core.schema import PATTERNS_SIZE_MAX, TOO_MANY_PATTERNS, size_of_patterns
+from holdfast.core.workflow import (
+    AnyStep,
+    ApprovalStep,
+    Definition,
+    DelayStep,
+    ForEachStep,
+    JobStep,
+    ParallelStep,
+    StepSpec,
+)
 from holdfast.core.workflow_graph import Graph
 
 KINDS = (
@@ -29,6 +39,9 @@ RESERVED = frozenset(
 _SAID = ", ".join(choice for choice in Choice if choice is not Choice.EDIT)
 """What may be said on the approval of a step."""
 
+_TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,127}")
+"""As a job that is submitted may have it: `holdfast.api` says the same. Any other is one that not every store can keep, and it
+would be found out when the step before has been done and cannot be recorded any more."""
 _FIELD = re.compile(r"unknown field `(.*)`")
 _PATTERN = re.compile(r"Expected `str` matching regex .*")
 
@@ -62,6 +75,7 @@ def _shaped(value: Any, line_of: Callable[[Path], int]) -> Definition:
 
 def _check_steps(definition: Definition, line_of: Callable[[Path], int]) -> None:
     seen: dict[str, int] = {}
+    patterns = 0
     for at, step in enumerate(definition.steps):
         path: Path = ("steps", at)
         if not step.id:
@@ -72,12 +86,33 @@ def _check_steps(definition: Definition, line_of: Callable[[Path], int]) -> None
             first = line_of(("steps", seen[step.id]))
             raise Refused(f"there are two steps {step.id!r}; the first is on line {first}", line=line_of(path))
         seen[step.id] = at
+        # Each is compiled by itself, and there may be thousands: before any is, and only as many as one schema may have.
+        patterns += sum(map(size_of_patterns, _schemas_of_answers(step)))
+        if patterns > PATTERNS_SIZE_MAX:
+            raise Refused(
+                f"step {step.id}: response_schema: with those before it, {TOO_MANY_PATTERNS}", line=line_of(path)
+            )
         for reason, where in _faults(step):
             raise Refused(f"step {step.id}: {reason}", line=line_of((*path, *where)))
 
 
+def _schemas_of_answers(step: AnyStep) -> Iterator[Any]:
+    match step:
+        case ApprovalStep():
+            yield step.response_schema
+        case ForEachStep():
+            yield from _schemas_of_answers(step.step)
+        case ParallelStep():
+            for branch in step.branches.values():
+                yield from _schemas_of_answers(branch)
+        case _:
+            pass
+
+
 def _faults(step: StepSpec) -> Iterator[tuple[str, Path]]:
     match step:
+        case JobStep():
+            yield from _faults_of_topics(step)
         case ApprovalStep():
             for fault in _faults_of_approval(step):
                 yield f"{fault.path[0]}: {fault.reason}", (fault.path[0],)
@@ -95,6 +130,16 @@ def _faults(step: StepSpec) -> Iterator[tuple[str, Path]]:
             pass
 
 
+def _faults_of_topics(step: JobStep) -> Iterator[tuple[str, Path]]:
+    topics: dict[Path, str] = {("topic",): step.topic}
+    if step.compensate is not None:
+        topics["compensate", "topic"] = step.compensate.topic
+    for path, topic in topics.items():
+        if not _TOPIC.fullmatch(topic):
+            words = "is no topic: at most 128 letters, digits and _.:@/-, the first a letter or a digit"
+            yield f"{'.'.join(map(str, path))}: {topic!r} {words}", path
+
+
 def _faults_of_approval(step: ApprovalStep) -> Iterator[Fault]:
     yield from faults_of_approvers(step.approvers, step.quorum)
     if Choice.EDIT in (step.choices or ()):
@@ -105,5 +150,5 @@ def _faults_of_approval(step: ApprovalStep) -> Iterator[Fault]:
 def _faults_inside(step: AnyStep, path: Path) -> Iterator[tuple[str, Path]]:
     if step.id or step.depends_on:
         yield "what is inside of it has no id and depends on nothing by itself", path
-    if isinstance(step, DelayStep | ApprovalStep):
+    if isinstance(step, DelayStep | ApprovalStep | JobStep):
         yield from ((reason, (*path, *where)) for reason, where in _faults(step))

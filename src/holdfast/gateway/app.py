@@ -122,9 +122,13 @@ class Served:
     async def _admit(self, scope: Scope, receive: Receive) -> Call:
         route = self.route
         headers: dict[bytes, bytes] = dict(scope["headers"])
+        if len(headers) < len(scope["headers"]):
+            limits.check_single(scope["headers"])
         limits.check_origin(headers, keyed=self._keys.required)
         if not route.open:
             self._keys.admit(headers)
+        if "\0" in scope["path"]:
+            raise NotFound("nothing is called by a name with NUL in it")
         tenant = limits.tenant_of(headers.get(b"holdfast-tenant", b"default"))
         query = scope["query_string"]
         asked = limits.parse_query(route.query, query) if query or route.query is not None else None

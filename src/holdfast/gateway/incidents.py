@@ -15,7 +15,7 @@ from holdfast.api.incidents import (
     StopIncident,
     TimelineView,
 )
-from holdfast.core.incident import Incident, post_mortem
+from holdfast.core.incident import TENANT, Incident, post_mortem, seen_by
 from holdfast.core.job import Tenant
 from holdfast.core.matrix import governs
 from holdfast.core.policy_version import PLANE
@@ -43,12 +43,13 @@ async def start_incident(desk: Desk, call: Call) -> Answer:
         before=await _snapshot(plane, call.tenant),
     )
     entry = entry_of(desk, call, "incident.started", "incident", reason=new.title, tenant=PLANE)
-    return Answer(_view(await start(draft, store=plane.store, entry=entry)))
+    return Answer(_view(await start(draft, store=plane.store, entry=entry), call.tenant))
 
 
 async def note_incident(desk: Desk, call: Call) -> Answer:
     said: AddNote = call.body
-    return Answer(_view(await remark(_number(call), said.text, by=find_actor(call), store=desk.plane.store)))
+    noted = await remark(_number(call), said.text, by=find_actor(call), store=desk.plane.store)
+    return Answer(_view(noted, call.tenant))
 
 
 async def stop_incident(desk: Desk, call: Call) -> Answer:
@@ -63,7 +64,7 @@ async def stop_incident(desk: Desk, call: Call) -> Answer:
         store=plane.store,
         entry=entry,
     )
-    return Answer(_view(stopped))
+    return Answer(_view(stopped, call.tenant))
 
 
 async def list_all(desk: Desk, call: Call) -> Answer:
@@ -76,11 +77,11 @@ async def list_all(desk: Desk, call: Call) -> Answer:
         weigh=lambda incident: sum(len(remark.text) for remark in incident.remarks),
     )
     more = None if last is None else to_cursor(last)
-    return Answer(IncidentPage(items=[_view(one) for one in page], next_cursor=more))
+    return Answer(IncidentPage(items=[_view(one, call.tenant) for one in page], next_cursor=more))
 
 
 async def get_one(desk: Desk, call: Call) -> Answer:
-    return Answer(_view(await get_incident(_number(call), store=desk.plane.store)))
+    return Answer(_view(await get_incident(_number(call), store=desk.plane.store), call.tenant))
 
 
 async def export_incident(desk: Desk, call: Call) -> Answer:
@@ -88,11 +89,11 @@ async def export_incident(desk: Desk, call: Call) -> Answer:
     story = await tell(incident, call.tenant, store=desk.plane.store)
     return Answer(
         IncidentExport(
-            incident=_view(incident),
+            incident=_view(incident, call.tenant),
             timeline=[TimelineView(at=one.at, kind=one.kind, by=one.by, text=one.text) for one in story.timeline],
             counts=story.counts,
             cut=story.cut,
-            markdown=post_mortem(incident, story.timeline, story.counts),
+            markdown=post_mortem(seen_by(call.tenant, incident), story.timeline, story.counts),
         )
     )
 
@@ -102,6 +103,7 @@ async def _snapshot(plane: Plane, tenant: Tenant) -> dict[str, Any]:
     now = await summarize(plane, tenant)
     in_force = {one.name: one for one in plane.locks.classes()}
     return {
+        TENANT: tenant,
         "jobs": now.states,
         "waiting longest (s)": now.waiting_longest_s,
         "workers": dict(Counter(worker.condition for worker in now.workers)),
@@ -119,7 +121,8 @@ def _number(call: Call) -> int:
     return get_number(call.path["number"], of="incidents")
 
 
-def _view(incident: Incident) -> IncidentView:
+def _view(whole: Incident, tenant: Tenant) -> IncidentView:
+    incident = seen_by(tenant, whole)
     return IncidentView(
         number=incident.number,
         title=incident.title,

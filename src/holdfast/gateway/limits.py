@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import parse_qsl
@@ -69,6 +69,33 @@ def _is_loopback(host: bytes) -> bool:
     return _LOOPBACK.match(host) is not None
 
 
+_SINGLE = frozenset(
+    name.encode()
+    for name in (
+        "authorization",
+        "content-type",
+        "holdfast-actor",
+        "holdfast-tenant",
+        "holdfast-via",
+        "host",
+        "idempotency-key",
+        "if-match",
+        "if-none-match",
+        "last-event-id",
+        "origin",
+    )
+)
+
+
+def check_single(headers: Sequence[tuple[bytes, bytes]]) -> None:
+    """What somebody before us has looked at must be what we go by. Of two tenants, say, it may have been either."""
+    seen: set[bytes] = set()
+    for name, _ in headers:
+        if name in seen and name in _SINGLE:
+            raise Malformed(f"the header {name.decode()} is given twice")
+        seen.add(name)
+
+
 async def read_body(headers: Mapping[bytes, bytes], receive: Receive, bytes_max: int) -> bytes:
     """The whole body. Raises `TooLarge` as soon as that is known, without reading on."""
     length = headers.get(b"content-length")
@@ -103,6 +130,8 @@ def decode(decoder: msgspec.json.Decoder[Any], body: bytes, headers: Mapping[byt
 
 def parse_query(wanted: type[Struct] | None, query: bytes) -> Any:
     """The query string as the route's type. An unknown or repeated field is told, not ignored."""
+    if b"%00" in query:
+        raise Invalid("in the query: no word that could be asked for has NUL in it")
     try:
         pairs = parse_qsl(
             query.decode("ascii"), keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX, errors="strict"

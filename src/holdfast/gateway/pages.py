@@ -122,7 +122,7 @@ def from_cursor(cursor: str | None) -> str | None:
         version, _, last = base64.b64decode(padded, altchars="-_", validate=True).decode().partition(":")
     except (ValueError, binascii.Error):
         version, last = "", ""
-    if version != "1" or not last:
+    if version != "1" or not last or "\0" in last:
         raise strange_cursor()
     return last
 

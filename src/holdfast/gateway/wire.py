@@ -1,4 +1,7 @@
-"""How a response leaves: in one piece.
+"""How a request arrives: whole, before long, or not at all. And how a response leaves: in one piece.
+
+uvicorn waits for the rest of a request for as long as the caller likes, and keeps a head of any size: anybody who reaches
+the socket, with a key or without, could fill the plane with connections, or with headers, until it has no room.
 
 uvicorn writes the head of a response and its body apart. The first of the two wakes the caller for
 nothing, and on a busy machine the plane is put aside for it: half of what an idle plane needed for an answer.
@@ -7,6 +10,8 @@ nothing, and on a busy machine the plane is put aside for it: half of what an id
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from functools import partial
 from typing import Any, cast
 
@@ -15,6 +20,21 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 WHOLE = "holdfast.whole"
 """An extension of a request's scope: its `answer(media, body)` answers 200 with no more headers than those must have, and is
 True; or False, where the answer has to go the usual way."""
+
+
+HEAD_S = 10.0
+"""From a connection, or the first byte of another request on it, to the end of the request's head. What still comes of a
+request that was answered already may take as long."""
+BODY_S = 60.0
+"""From there to the end of its body."""
+READ_S = 60.0
+"""Whoever has so much unread that no more is written to them, and reads nothing for so long, is hung up on: the rest of an
+answer may be megabytes, and is kept for them."""
+HEAD_BYTES_MAX = 64 << 10
+"""More than that of a head that does not end is not kept."""
+_NO_LINGER = struct.pack("ii", 1, 0)
+_OF_A_BODY = frozenset({b"content-length", b"transfer-encoding"})
+_REFUSAL = b"connection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class Gathering:
@@ -47,15 +67,114 @@ class Gathering:
 
 
 class Protocol(HttpToolsProtocol):
+    _patience: asyncio.TimerHandle | None = None
+    """Runs while a request has begun to arrive and is not whole, and before the first one."""
+    _unread: asyncio.TimerHandle | None = None
+    """Runs while what was written last has not been read."""
+    _head_bytes = 0
+    _began = False
+    """A first head has come: there is a cycle."""
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         self._gathering = Gathering(transport)
         super().connection_made(cast(asyncio.Transport, self._gathering))
+        self._patience = self.loop.call_later(HEAD_S, self._on_late_head)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._wait_no_more()
+        if self._unread is not None:
+            self._unread.cancel()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._unread = self.loop.call_later(READ_S, self._on_unread)
+        super().pause_writing()
+
+    def _on_unread(self) -> None:
+        # Not closed, which would wait until all is read; nor left to the kernel, which would keep its part of it as long.
+        self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self.transport.abort()
+
+    def resume_writing(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+        super().resume_writing()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        cycle = self.cycle
+        if (
+            self._began
+            and not cycle.more_body
+            and not cycle.response_complete
+            and cycle.scope is self.scope  # no other head has begun behind it
+        ):
+            # The usual case: it came whole, and is being answered.
+            self._head_bytes = 0
+            if self._patience is not None:
+                self._wait_no_more()
+        elif not self.transport.is_closing():
+            self._not_whole(len(data))
+
+    def _not_whole(self, came: int) -> None:
+        if self._is_in_head():
+            self._head_bytes += came
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self._refuse(431)
+                return
+        if self._patience is None and self.timeout_keep_alive_task is None:
+            self._patience = self.loop.call_later(HEAD_S, self._on_late_head)
+
+    def _is_in_head(self) -> bool:
+        """What comes is of a head that has not ended: it gets a cycle of its own when it does."""
+        return not self._began or self.cycle.scope is not self.scope
+
+    def _wait_no_more(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _on_late_head(self) -> None:
+        if not self._began or (self.cycle.response_complete and self._is_in_head()):
+            self._refuse(408)
+        elif self.cycle.response_complete or self._is_in_head():
+            # All was said, or somebody is to be told something else first.
+            self.transport.close()
+        else:
+            self._patience = self.loop.call_later(BODY_S - HEAD_S, self._on_late_body)
+
+    def _on_late_body(self) -> None:
+        if self.cycle.response_started:
+            self.transport.close()
+        else:
+            self._refuse(408)
+
+    def _refuse(self, status: int) -> None:
+        """Say so, to whoever reads it, and hang up: there is no telling where another request would begin."""
+        self._wait_no_more()
+        self.transport.write(STATUS_LINE[status] + _REFUSAL)
+        self.transport.close()
 
     def on_headers_complete(self) -> None:
+        # The parser takes what follows such a head for another protocol. We speak none, and go on with HTTP: a body would be
+        # read as a request of its own, whatever is in it, and this one be obeyed without it.
+        upgrading = self.parser.should_upgrade()
+        if upgrading and any(name in _OF_A_BODY and value != b"0" for name, value in self.headers):
+            raise ValueError("a request with a body cannot change the protocol")  # uvicorn answers 400, and hangs up
         before = self.cycle
         super().on_headers_complete()
         if self.cycle is not before:
+            self._began = True
+            self.cycle.keep_alive = self.cycle.keep_alive and not upgrading
             self.scope["extensions"] = {WHOLE: {"answer": partial(self._answer_whole, self.cycle)}}
+
+    def _should_upgrade_to_ws(self) -> bool:
+        # Whatever else is installed beside us: what it would serve is not asked for its origin, nor for a key.
+        return False
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing that whoever runs the plane could do anything about, and everybody may ask."""
 
     def on_response_complete(self) -> None:
         # Before anything else that the loop has to do: somebody waits for it.

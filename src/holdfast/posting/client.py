@@ -20,6 +20,8 @@ from holdfast.posting.address import is_public
 TRY_S = 15.0
 """For everything: resolving, connecting, sending, and the head of the answer."""
 CONNECT_S = 5.0
+_HEADERS = {"content-type": "application/json", "user-agent": "holdfast-webhooks"}
+_LIMITS = {"timeout": httpx2.Timeout(TRY_S, connect=CONNECT_S).as_dict()}
 
 
 class Reply(NamedTuple):
@@ -65,24 +67,27 @@ class _ToCheckedAddress(httpx2.AsyncBaseTransport):
 
 
 class PostClient:
+    """Without the HTTP library's own client, which logs the URL of each request: whoever has it may post to the receiver.
+    Nor are the receiver's cookies kept, which are no business of the next one's."""
+
     def __init__(self, *, allow_private: bool) -> None:
-        self._client = httpx2.AsyncClient(
-            transport=_ToCheckedAddress(allow_private=allow_private),
-            headers={"content-type": "application/json", "user-agent": "holdfast-webhooks"},
-            timeout=httpx2.Timeout(TRY_S, connect=CONNECT_S),
-            follow_redirects=False,
-            trust_env=False,
-        )
+        self._transport = _ToCheckedAddress(allow_private=allow_private)
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._transport.aclose()
 
     async def send(self, url: str, headers: Mapping[str, str], content: bytes) -> Reply:
         try:
             async with asyncio.timeout(TRY_S):
-                async with self._client.stream("POST", url, headers=headers, content=content) as response:
+                request = httpx2.Request(
+                    "POST", url, headers={**_HEADERS, **headers}, content=content, extensions=_LIMITS
+                )
+                response = await self._transport.handle_async_request(request)
+                try:
                     # What it says beyond its status is of no use, and may be without end.
                     return _replied(response)
+                finally:
+                    await response.aclose()
         except (TimeoutError, httpx2.TimeoutException):
             return Reply(None, "timeout")
         except AddressRefused:
