@@ -7,7 +7,7 @@ from typing import Any, cast
 from flow.run_stage import RunStage
 from flow.stage import ACME, Stage
 from holdfast.core.approval import Approval
-from holdfast.core.job import Job
+from holdfast.core.job import Job, Tenant
 from holdfast.core.run import Run
 from holdfast.core.why import Finding, Reason
 from holdfast.flow.explain import Explainer, Explanation
@@ -59,8 +59,8 @@ async def cause_of_approval(stage: Stage, approval: Approval) -> Finding:
     return (await explainer(stage).approval(ACME, approval)).findings[0]
 
 
-async def cause_of_worker(stage: Stage, worker: str) -> list[Finding]:
-    return list((await explainer(stage).worker(worker)).findings)
+async def cause_of_worker(stage: Stage, worker: str, tenant: Tenant = ACME) -> list[Finding]:
+    return list((await explainer(stage).worker(tenant, worker)).findings)
 
 
 def codes(found: Explanation | list[Finding]) -> list[Reason]:

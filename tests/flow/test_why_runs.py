@@ -12,7 +12,7 @@ from flow.explaining import cause_of_lock, cause_of_run, cause_of_worker, codes
 from flow.run_stage import chain, fan_in, runs_staged
 from flow.stage import ACME, staged
 from holdfast.core.decision import Decision, Rate, Throttle
-from holdfast.core.job import Job
+from holdfast.core.job import Job, Tenant
 from holdfast.core.states import Event
 from holdfast.core.why import Reason, Weight
 from holdfast.errors import NotFound
@@ -284,6 +284,23 @@ async def test_worker_that_takes_none_is_told_from_an_idle_one(runtime: VirtualR
     assert codes(stuck) == codes(taking_none)
     assert (codes(taking_none), taking_none[0].weight) == ([Reason.WORKER_TAKES_NONE], Weight.BLOCKED)
     assert codes(idle) == [Reason.WORKER_IDLE]
+
+
+@on_virtual_time
+async def test_job_that_a_worker_does_not_take_is_named_to_its_own_tenant_alone(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        stage.hello("w1")
+        job = await stage.submit()
+        await stage.dispatch(job, "w1")
+        await asyncio.sleep(SILENT_S - 1)
+        stage.registry.seen("w1", now=stage.store.now())
+
+        [own] = await cause_of_worker(stage, "w1")
+        [others] = await cause_of_worker(stage, "w1", Tenant("globex"))
+
+    assert (own.evidence["oldest"], own.reason) == (job.id, others.reason)
+    assert job.id in str(own)
+    assert job.id not in str(others)
 
 
 @on_virtual_time

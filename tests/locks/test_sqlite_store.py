@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +98,31 @@ async def test_writing_to_a_read_only_file_is_refused(tmp_path: Path) -> None:
 
     assert isinstance(typed, StoreRefused)
     assert "owner and mode" in typed.next_step
+
+
+async def test_nobody_else_may_read_what_is_in_the_file(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        store = made(tmp_path / "locks.db")
+        await store.open()
+        await store.acquire("t:k", A, ttl_ms=60_000)
+        modes = {file.name: oct(file.stat().st_mode & 0o777) for file in tmp_path.iterdir()}
+        await store.close()
+    finally:
+        os.umask(before)
+
+    assert modes == dict.fromkeys(("locks.db", "locks.db-wal", "locks.db-shm", "locks.db-writers"), "0o600")
+
+
+async def test_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "locks.db"
+    path.touch()
+    path.chmod(0o640)
+    store = made(path)
+    await store.open()
+    await store.close()
+
+    assert path.stat().st_mode & 0o777 == 0o640
 
 
 async def test_file_of_a_newer_release_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from holdfast.core.approval import Approval
 from holdfast.core.attempts import Attempt
 from holdfast.core.effect import Effect
 from holdfast.core.freeze import Freeze
-from holdfast.core.job import Job
+from holdfast.core.job import Job, Tenant
 from holdfast.core.placement import WorkerView
 from holdfast.core.run import Run, Step
 from holdfast.core.share import Active, Quota
@@ -119,6 +119,8 @@ class ApprovalFacts(Struct, frozen=True, kw_only=True):
 
 class WorkerFacts(Struct, frozen=True, kw_only=True):
     worker: WorkerView
+    tenant: Tenant
+    """Whoever asks: a worker works for all of them, and jobs of the others are counted, not named."""
     now: float
     alive_since: float
     in_hand: Sequence[Job] = ()

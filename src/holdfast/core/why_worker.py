@@ -38,13 +38,16 @@ def _condition(facts: WorkerFacts) -> Finding:
     late = [job for job in sent if facts.now - job.since >= TAKEN_WITHIN_S]
     if late and idle_hands > 0 and not facts.is_claiming:
         oldest = min(late, key=lambda job: job.since)
+        look = []
+        if oldest.tenant == facts.tenant:
+            look = [f"holdfast why job {oldest.id}"]
+            evidence["oldest"] = oldest.id
         return finding(
             Reason.WORKER_TAKES_NONE,
             f"it heartbeats, and has not taken {len(late)} deliveries; the oldest for {facts.now - oldest.since:.0f} s",
             since=oldest.since,
             who="whoever runs it: restart it, or drain it so that others get its jobs",
-            then=(f"holdfast worker drain {worker.id}", f"holdfast why job {oldest.id}"),
-            oldest=oldest.id,
+            then=(f"holdfast worker drain {worker.id}", *look),
             **evidence,
         )
     if worker.draining:

@@ -114,14 +114,15 @@ class Explainer:
         state = "free" if holder is None else "held"
         return Explanation(subject="lock", id=key, state=state, at=facts.now, findings=why_lock(facts))
 
-    async def worker(self, worker_id: str) -> Explanation:
-        """Raises `NotFound`."""
+    async def worker(self, tenant: Tenant, worker_id: str) -> Explanation:
+        """As the tenant may see it. Raises `NotFound`."""
         view = next((view for view in self._workers() if view.id == worker_id), None)
         if view is None:
             raise NotFound(f"worker {worker_id!r} is not known")
         now = self._store.now()
         facts = WorkerFacts(
             worker=view,
+            tenant=tenant,
             now=now,
             alive_since=now - self._silent_s,
             in_hand=await self._store.list_in_hand(worker_id),

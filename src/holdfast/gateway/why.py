@@ -26,7 +26,7 @@ async def why_approval(desk: Desk, call: Call) -> Answer:
 
 
 async def why_worker(desk: Desk, call: Call) -> Answer:
-    return _answer(await desk.plane.explainer.worker(call.path["id"]))
+    return _answer(await desk.plane.explainer.worker(call.tenant, call.path["id"]))
 
 
 async def why_lock(desk: Desk, call: Call) -> Answer:

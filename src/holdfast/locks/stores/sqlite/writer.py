@@ -12,6 +12,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
@@ -195,6 +196,7 @@ class Writer:
         shared = not self._path.startswith(MEMORY) and not self._inline
         if shared:
             self._refuse_missing(Path(self._path).parent)
+            self._make_private()
         connection = apsw.Connection(MEMORY if self._path.startswith(MEMORY) else self._path)
         try:
             connection.set_busy_timeout(BUSY_TIMEOUT_MS)
@@ -246,6 +248,12 @@ class Writer:
         if not folder.exists():
             step = "Create it, or correct the URL: an absolute path has four slashes, sqlite:////srv/locks.db"
             raise StoreRefused(self.shown, f"there is no folder {folder}", next_step=step)
+
+    def _make_private(self) -> None:
+        """Nobody else on the host is to read tokens, payloads or secrets. What SQLite puts beside the file has its mode, and
+        one that is there already keeps its own: whoever chose it had reasons."""
+        with suppress(FileExistsError):
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
     def _refuse_foreign(self, connection: apsw.Connection) -> None:
         with connection:  # one snapshot for both, or a file that is just being made looks foreign
