@@ -10,6 +10,7 @@ from pathlib import Path
 
 import backends
 import pytest
+from first_run import one_ahead
 from harness import Backend, make_backend
 from longest import dealt
 
@@ -30,12 +31,13 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Hundreds of thousands of objects come, all to stay: looking for garbage among them, now and whenever a test
     leaves some, would take a third of the time to collect and some of every test's."""
     gc.disable()
     try:
-        return (yield)
+        with one_ahead(session.config):
+            return (yield)
     finally:
         gc.enable()
         gc.freeze()
