@@ -10,8 +10,10 @@ from pathlib import Path
 
 import backends
 import pytest
+from first_run import one_ahead
 from harness import Backend, make_backend
 from longest import dealt
+from servers import roomy_memory
 
 from holdfast.locks.port import LockStore
 
@@ -27,15 +29,19 @@ def pytest_configure() -> None:
     # The servers written in Go, etcd and NATS: there is work for every core already, and one that looks for more on
     # the others takes a fifth longer for its own.
     os.environ.setdefault("GOMAXPROCS", "1")
+    # The files of tests, `tmp_path`: a thousand SQLite databases, each of which would wait for the disk at every commit.
+    if (memory := roomy_memory()) is not None:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Hundreds of thousands of objects come, all to stay: looking for garbage among them, now and whenever a test
     leaves some, would take a third of the time to collect and some of every test's."""
     gc.disable()
     try:
-        return (yield)
+        with one_ahead(session.config):
+            return (yield)
     finally:
         gc.enable()
         gc.freeze()
@@ -77,3 +83,11 @@ async def other(backend: Backend) -> AsyncIterator[LockStore]:
     await opened.open()
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said of a file in this test is said of one on a disk, wherever this machine keeps its temporary files."""
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text("21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n")
+    monkeypatch.setattr("holdfast.stores.sqlite.inspect.MOUNTS", mounts)

@@ -26,7 +26,7 @@ import pytest
 READY_S_MAX = 30.0
 MEMORY = Path("/dev/shm")
 ROOM = 4 * 2**30
-"""Bytes that must be free there: a run's servers take a tenth of it."""
+"""Bytes that must be free there: a run's servers and the files of its tests take a fifth of it."""
 
 
 @dataclass
@@ -204,11 +204,14 @@ def nats_server(*settings: str, on_disk: bool = False) -> Server:
     return Server("nats", command, port, f"nats://127.0.0.1:{port}", directory, ready=_nats_ready)
 
 
+def roomy_memory() -> Path | None:
+    """Where files are kept in memory, if there is plenty. They outlive a process there as on a disk, and nobody waits for a
+    disk that is not what is tested."""
+    return MEMORY if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM else None
+
+
 def _directory(kind: str, *, on_disk: bool = False) -> Path:
-    """Where a server keeps its files: in memory, if there is plenty. They outlive its process there as on a disk,
-    and nobody waits for a disk that is not what is tested."""
-    roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM
-    return Path(tempfile.mkdtemp(prefix=f"holdfast-{kind}-", dir=MEMORY if roomy and not on_disk else None))
+    return Path(tempfile.mkdtemp(prefix=f"holdfast-{kind}-", dir=None if on_disk else roomy_memory()))
 
 
 def unavailable(what: str, why: str) -> None:

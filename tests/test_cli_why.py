@@ -174,6 +174,7 @@ def test_summary_is_of_the_tenant_who_asks(plane: Plane) -> None:
     assert (theirs["states"], theirs["topics"]) == ({}, {})
 
 
+@pytest.mark.usefixtures("on_disk")
 def test_doctor_reads_what_a_plane_has_measured(plane: Plane) -> None:
     done = plane.shell("doctor", "--store", f"sqlite:///{plane.home}/plane.db", "--url", plane.url)
 

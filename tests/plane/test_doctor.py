@@ -132,6 +132,7 @@ async def test_postgres_is_asked_as_the_plane_would_be_connected(running: dict[s
     assert "@" not in found.place
 
 
+@pytest.mark.usefixtures("on_disk")
 async def test_nats_is_asked_for_its_stream(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/plane.db"
     await make(url)
@@ -148,6 +149,7 @@ async def test_nats_is_asked_for_its_stream(tmp_path: Path) -> None:
     assert found.bus.clock is not None
 
 
+@pytest.mark.usefixtures("on_disk")
 async def test_stream_in_memory_is_warned_of_by_doctor_and_by_the_plane(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -44,6 +44,8 @@ class RedisServer(SortedSets, Streams):
         self._channels: dict[bytes, list[Hear]] = {}
         self._scripts: dict[bytes, bytes] = {}
         self._transactions: dict[Hear, list[list[bytes]]] = {}
+        self._apis: dict[Any, Any] = {}
+        """By the runtime of a script, what it calls `redis`."""
         self._running: Script | None = None
         self._has_written = False
         """The script that is running."""
@@ -153,18 +155,24 @@ class RedisServer(SortedSets, Streams):
         lua = script.lua
         if self.is_full and script.says_what and not script.only_reads:
             raise RedisError(NO_MEMORY)
-        api = lua.table_from({b"call": functools.partial(self._call, lua), b"pcall": functools.partial(self._try, lua)})
-        api[b"sha1hex"] = _sha1
-        api[b"acl_check_cmd"] = lambda *_: True
+        api = self._apis.get(lua) or self._api(lua)
         self._running, self._has_written = script, False
         try:
-            answer = _from_lua(script.run(lua.table_from(keys), lua.table_from(arguments), api, _cjson(lua)))
+            said = script.run(lua.table_from(keys), lua.table_from(arguments), api, _cjson(lua))
+            answer = _from_lua(said, script.spread)
         except LuaError as error:
             raise RedisError(f"ERR {error}") from error
         finally:
             self._running, self._has_written = None, False
         self._ran(text, keys, arguments, answer)
         return answer
+
+    def _api(self, lua: Any) -> Any:
+        api = lua.table_from({b"call": functools.partial(self._call, lua), b"pcall": functools.partial(self._try, lua)})
+        api[b"sha1hex"] = _sha1
+        api[b"acl_check_cmd"] = lambda *_: True
+        self._apis[lua] = api
+        return api
 
     def _call(self, lua: Any, *words: Any) -> Any:
         return _to_lua(lua, self._command(*[word if type(word) is bytes else _text(word) for word in words]))
@@ -178,10 +186,22 @@ class RedisServer(SortedSets, Streams):
 
 # -- Lua -------------------------------------------------------------------------------------------------
 
+SPREAD_MAX = 1000
+"""Members of a table that are asked for at once: a call of Lua has room for some thousand values."""
+SPREAD = b"""
+return function(table, first, last)
+    local stop = first
+    while stop <= last and table[stop] ~= nil do stop = stop + 1 end
+    return table.ok, table.err, unpack(table, first, stop - 1)
+end
+"""
+"""A table as what a server looks for in it, all in one call: a question for each member would cost more than the script."""
+
 
 class Script(NamedTuple):
     lua: Any
     run: Any
+    spread: Any
     says_what: bool
     """It begins with a line that does."""
     only_reads: bool
@@ -195,7 +215,7 @@ def _compiled(text: bytes, edits: tuple[tuple[str, str], ...]) -> Script:
     says_what = first.startswith(b"#!lua")
     lua = LuaRuntime(encoding=None, unpack_returned_tuples=False)
     run = lua.execute(b"return function(KEYS, ARGV, redis, cjson)\n" + (rest if says_what else text) + b"\nend")
-    return Script(lua, run, says_what, says_what and b"no-writes" in first)
+    return Script(lua, run, lua.execute(SPREAD), says_what, says_what and b"no-writes" in first)
 
 
 @functools.cache
@@ -229,8 +249,11 @@ def _verb(name: bytes) -> tuple[str, str]:
 
 def _to_lua(lua: Any, reply: Any) -> Any:
     """As a script is told: in version 2 of the protocol."""
-    if type(reply) is bytes:
+    kind = type(reply)
+    if kind is bytes or kind is int:
         return reply
+    if kind is list:
+        return lua.table_from([each if type(each) is bytes else _to_lua(lua, each) for each in reply])
     match reply:
         case None:
             return False
@@ -243,11 +266,11 @@ def _to_lua(lua: Any, reply: Any) -> Any:
         case Pairs():
             return _to_lua(lua, [*itertools.chain.from_iterable(reply)])
         case list():
-            return lua.table_from([each if type(each) is bytes else _to_lua(lua, each) for each in reply])
+            return _to_lua(lua, [*reply])
     return reply
 
 
-def _from_lua(answer: Any) -> Any:
+def _from_lua(answer: Any, spread: Any) -> Any:
     """As a server turns what a script returns into a reply."""
     if answer is None or answer is False:
         return None
@@ -255,14 +278,16 @@ def _from_lua(answer: Any) -> Any:
         return answer
     if isinstance(answer, int | float):  # true is 1
         return int(answer)
-    if answer[b"ok"] is not None:
-        return Status(answer[b"ok"])
-    if answer[b"err"] is not None:
-        raise RedisError(answer[b"err"].decode())
-    members: list[Any] = []
-    while (member := answer[len(members) + 1]) is not None:
-        members.append(member if type(member) is bytes else _from_lua(member))
-    return members
+    ok, error, *members = spread(answer, 1, SPREAD_MAX)
+    if ok is not None:
+        return Status(ok)
+    if error is not None:
+        raise RedisError(error.decode())
+    more = members
+    while len(more) == SPREAD_MAX:
+        _, _, *more = spread(answer, len(members) + 1, len(members) + SPREAD_MAX)
+        members += more
+    return [member if type(member) is bytes else _from_lua(member, spread) for member in members]
 
 
 # -- bytes -----------------------------------------------------------------------------------------------
@@ -306,6 +331,9 @@ def _encode(reply: Any) -> bytes:
     """In version 3 of the protocol."""
     if type(reply) is bytes:
         return b"$%d\r\n%b\r\n" % (len(reply), reply)
+    if isinstance(reply, list):
+        kind = b">" if type(reply) is _Push else b"*"
+        return b"%b%d\r\n%b" % (kind, len(reply), b"".join(map(_encode, reply)))
     match reply:
         case Encoded():
             return bytes(reply)
@@ -321,7 +349,4 @@ def _encode(reply: Any) -> bytes:
             return b"=%d\r\ntxt:%b\r\n" % (len(reply) + 4, reply.encode())
         case dict():
             return b"%%%d\r\n%b" % (len(reply), b"".join(map(_encode, itertools.chain.from_iterable(reply.items()))))
-        case list():
-            kind = b">" if isinstance(reply, _Push) else b"*"
-            return b"%b%d\r\n%b" % (kind, len(reply), b"".join(map(_encode, reply)))
     raise TypeError(f"not a reply: {reply!r}")

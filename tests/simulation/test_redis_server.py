@@ -230,6 +230,8 @@ def test_script_that_says_that_it_only_reads_may_not_write(both: Both) -> None:
 def test_what_a_script_returns_becomes_the_same_reply(both: Both) -> None:
     for value in ("1", "1.9", "'x'", "true", "false", "nil", "{1, {2, 'x'}, false, 3}", "{1, nil, 3}", "{}"):
         both.check_alike("EVAL", f"return {value}", 0)
+    for members in (999, 1000, 1001, 3500):
+        both.check_alike("EVAL", "local all = {} for n = 1, ARGV[1] do all[n] = {n, 'x'} end return all", 0, members)
     both.check_alike("EVAL", "return {ok = 'fine'}", 0)
     both.check_alike("EVAL", "return {err = 'MINE is bad'}", 0)
     both.check_alike("EVALSHA", "0" * 40, 0)

@@ -327,7 +327,7 @@ class World:
             _, _, lane, due = heapq.heappop(timers)
             if lane is None:
                 if not self.over:  # what comes round for ever would keep a task alive that waits for an answer
-                    cast(Callable[[], object], due)()
+                    cast("Callable[[], object]", due)()
             elif not lane.process.dead and not (step := cast(Step, due)).dropped:
                 lane.ready.append(step)
                 if not lane.awake:

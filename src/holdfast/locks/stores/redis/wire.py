@@ -214,6 +214,10 @@ def release_item(token: str) -> str:
     return f"R {token}"
 
 
+_LINE_END = b"\r\n"
+_BULK = ord("$")
+
+
 class _Whole(NamedTuple):
     """A reply of several, which follow one by one."""
 
@@ -244,7 +248,14 @@ class Parser:
         wholes = self._wholes
         start, end = 0, len(received)
         while start < end:
-            reply, stop = _parse(received, start)
+            line = received.find(_LINE_END, start)
+            if received[start] == _BULK and line > 0:  # most of what comes: not worth a call for each
+                first = line + 2
+                last = first + int(received[start + 1 : line])
+                stop = last + 2
+                reply: Any = received[first:last]
+            else:
+                reply, stop = _parse(received, start, line)
             if stop > end:
                 self._rest, self._lacking = [received[start:]], stop - end
                 break
@@ -267,17 +278,15 @@ class Parser:
         return replies
 
 
-def _parse(received: bytes, start: int) -> tuple[Reply, int]:
-    """The reply that begins at `start` and where the next one does. That is beyond the end if it is not complete: as far
-    as is known by then."""
-    end = received.find(b"\r\n", start)
+def _parse(received: bytes, start: int, end: int) -> tuple[Reply, int]:
+    """The reply that begins at `start`, whose line ends at `end`, and where the next one begins. That is beyond the end
+    if it is not complete: as far as is known by then."""
     if end < 0:
         return None, len(received) + 1
     kind, head = received[start : start + 1], received[start + 1 : end]
-    if kind in b"$=":
+    if kind == b"=":
         stop = end + 2 + int(head)
-        first = end + (2 if kind == b"$" else 6)  # "=": text that begins with what kind of text it is
-        return received[first:stop] if stop + 2 <= len(received) else None, stop + 2
+        return received[end + 6 : stop], stop + 2  # it begins with what kind of text it is
     if kind == b":":
         return int(head), end + 2
     if kind == b"-":
