@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -13,7 +14,8 @@ from holdfast import workflow_engine
 from holdfast.core.record import Kind, Record
 from holdfast.core.run import RunState
 from holdfast.core.run_words import Happening
-from holdfast.errors import TooMany
+from holdfast.errors import Conflict, TooMany
+from holdfast.flow.admission import count_live_runs
 
 
 @on_virtual_time
@@ -81,3 +83,24 @@ async def test_an_engine_reads_no_more_results_at_once_than_fit(
 
         assert looks == [2, 2, 2]
         assert (await staged.states(run.id))["last"] == "running"
+
+
+@on_virtual_time
+async def test_reruns_keep_to_the_limit_of_their_tenant(runtime: VirtualRuntime) -> None:
+    async with runs_staged(runtime, live_runs_max=2) as staged:
+        ended = [await staged.start(chain("w", 1)) for _ in range(2)]
+        async with staged.going():
+            for run in ended:
+                await staged.wait_ended(run.id, within_s=60)
+        live = await staged.start(chain("w", 1))
+        rerun = staged.first.runs.rerun
+
+        answers = await asyncio.gather(
+            *(rerun(ACME, run.id, step="s1", by="ann") for run in ended), return_exceptions=True
+        )
+
+        assert sorted(type(answer).__name__ for answer in answers) == ["Run", "TooMany"]
+        assert await count_live_runs(ACME, store=staged.stage.inner) == 2
+        with pytest.raises(Conflict, match="is running"):
+            # Not that there is no room: it has a place, and waiting for another would not help.
+            await rerun(ACME, live.id, step="s1", by="ann")
