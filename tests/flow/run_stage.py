@@ -19,7 +19,7 @@ from holdfast.core.workflow_check import parse
 from holdfast.flow.advance import Advancer
 from holdfast.flow.kept_locks import ADMISSION, RUN, KeptLocks
 from holdfast.flow.record import End
-from holdfast.flow.run_draft import Tools
+from holdfast.flow.run_tools import Tools
 from holdfast.flow.runs import RunOrder, Runs, Started
 from holdfast.flow.submit import Submitter
 from holdfast.flow.workflows import Workflows

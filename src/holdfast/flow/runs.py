@@ -20,8 +20,9 @@ from holdfast.flow.admission import count_live_runs
 from holdfast.flow.advance import Advancer
 from holdfast.flow.audit import Entry
 from holdfast.flow.kept_locks import KeptLocks
-from holdfast.flow.run_draft import RunDraft, Tools
+from holdfast.flow.run_draft import RunDraft
 from holdfast.flow.run_session import enter_session
+from holdfast.flow.run_tools import Tools
 from holdfast.flow.session import SessionPolicy
 from holdfast.flow.submit import new_id
 from holdfast.ports import RecordChange
