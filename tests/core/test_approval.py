@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -109,6 +110,32 @@ def test_separation_needs_a_known_requester() -> None:
 
 
 @pytest.mark.parametrize(
+    ("approvers", "quorum", "enough"),
+    [
+        (("rita",), 1, False),
+        (("rita", "ann"), 1, True),
+        (("rita", "ann"), 2, False),
+        (("rita", "ann", "ann"), 2, False),
+        (("ann", "bob"), 2, True),
+        (("rita", "fin-*"), 2, True),  # who is among them nobody knows
+        ((), 2, True),
+    ],
+)
+def test_what_too_few_could_approve_without_the_requester_is_not_asked_for(
+    approvers: tuple[str, ...], quorum: int, enough: bool
+) -> None:
+    terms = Terms(approvers=approvers, quorum=quorum, separate=True)
+    refused = nullcontext() if enough else pytest.raises(Invalid, match="rita asked for this and may not approve it")
+    with refused:
+        ask(a_job(), terms, now=NOW)
+    with refused:
+        ask_step(
+            "a1", terms, tenant=Tenant("t"), run="r", step="s", arguments=1, requested_by="rita", labels={}, now=NOW
+        )
+    ask(a_job(), replace(terms, separate=False), now=NOW)
+
+
+@pytest.mark.parametrize(
     ("template", "shown"),
     [
         ("", ""),
@@ -193,6 +220,14 @@ def test_editor_may_not_approve_the_edit_where_the_policy_separates() -> None:
         approved(edited, "ann")
     assert approved(edited, "bob").state is ApprovalState.APPROVED
     assert say(edited, word(edited, "ann", Choice.REJECT)).state is ApprovalState.REJECTED
+
+
+def test_an_edit_that_nobody_else_could_approve_is_refused() -> None:
+    approval = delegate(asked(approvers=("ann", "rita"), separate=True), "ann", "carl")
+    for name in ("ann", "carl"):
+        with pytest.raises(Invalid, match="nobody could approve what you make of it"):
+            say(approval, word(approval, name, Choice.EDIT))
+    assert approved(approval, "carl").state is ApprovalState.APPROVED
 
 
 def test_only_those_named_decide() -> None:
