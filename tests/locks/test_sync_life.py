@@ -51,7 +51,7 @@ def test_what_is_asked_of_closed_locks_is_refused_and_does_not_wait(backend: Bac
         lambda: locks.renew(lease),
     ]
     for ask in asked:
-        with pytest.raises(Unavailable, match="closed|not open"):
+        with pytest.raises(Unavailable, match=r"closed|not open"):
             ask()
     locks.close()
 
