@@ -377,25 +377,3 @@ async def test_read_only_session_is_refused(backend: Backend, store: LockStore) 
     with pytest.raises(StoreRefused, match="Use the primary"):
         await reader.open()
     await reader.close()
-
-
-# -- several hosts ------------------------------------------------------------------------------------
-
-
-async def test_of_several_hosts_the_one_that_can_be_written_is_found(server: servers.Server) -> None:
-    standby = servers.postgres_standby(server).start()
-    try:
-        both = standby.url.replace("/postgres", f",127.0.0.1:{server.port}/postgres")
-        store = make(both)
-        await store.open()
-        await granted(store, "k", A)
-        await store.close()
-
-        with pytest.raises(Unavailable, match="none of its hosts can be written now") as refused:
-            await make(standby.url.replace("/postgres", f",127.0.0.1:{standby.port}/postgres")).open()
-        assert refused.value.applied is False
-        # Whoever says which one they want is given that, and told what is wrong with it.
-        with pytest.raises(StoreRefused, match="standby"):
-            await make(f"{both}?target_session_attrs=any").open()
-    finally:
-        standby.remove()
