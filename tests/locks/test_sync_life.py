@@ -1,4 +1,5 @@
-"""`SyncLocks` from its first thread to its last: begun at once, closed under others, forked, and at the end of a program."""
+"""`SyncLocks` from its first thread to its last: begun at once, closed under others, forked, and at the end of a program.
+And `Locks` whose loop is closed."""
 
 from __future__ import annotations
 
@@ -127,3 +128,21 @@ last = Last()
     assert (done.returncode, done.stdout) == (0, "over"), done.stderr[-500:]
     with SyncLocks(f"sqlite:///{tmp_path}/locks.db") as locks:
         assert [holder.key for holder in locks.list()] == ["holdfast:job:late"]
+
+
+def test_locks_of_a_loop_that_is_closed_say_so(tmp_path: Path) -> None:
+    """As a module's own have it that are used by one `asyncio.run` after the other. In a process of its own: what the
+    first loop has left open would be told of by whichever test comes next."""
+    script = f"""
+import asyncio
+from holdfast.locks import LockClass, Locks, Unavailable
+locks = Locks("sqlite:///{tmp_path}/locks.db")
+asyncio.run(locks.open())
+try:
+    asyncio.run(locks.acquire(LockClass("job", ttl=30, wait=1), "x"))
+except Unavailable as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=False)
+
+    assert done.stdout == "locks: opened in an event loop that is closed: open others\n", done.stderr[-500:]

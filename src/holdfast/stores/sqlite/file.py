@@ -92,7 +92,7 @@ class PlanePart:
         self._refuse_damaged(connection)
         for older in range(version or PLANE_VERSION, PLANE_VERSION):
             connection.execute(_UPGRADES[older])
-        connection.execute(_SCHEMA.read_text(encoding="utf-8"))
+        connection.execute(_SCHEMA.read_text())
         _set_meta(connection, "plane_version", PLANE_VERSION)
         self._offset_s = self._measured_offset(connection)
 

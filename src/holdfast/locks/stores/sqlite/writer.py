@@ -231,7 +231,7 @@ class Writer:
             try:
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-                connection.execute(_SCHEMA.read_text(encoding="utf-8"))
+                connection.execute(_SCHEMA.read_text())
                 prepare(connection)
                 connection.execute("COMMIT")
             except BaseException:
