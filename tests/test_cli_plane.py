@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -103,13 +104,31 @@ def test_a_payload_that_is_no_json_is_told_why(plane: Plane, tmp_path: Path, wri
         ["effect", "show", "nobody", "charge"],
         ["effect", "resolve", "nobody", "charge", "--state", "absent", "--reason", "asked the bank"],
         ["worker", "drain", "nobody"],
+        ["run", "cancel", "nobody"],
+        ["run", "pause", "nobody"],
+        ["run", "resume", "nobody"],
+        ["run", "rerun", "nobody", "--from", "a"],
+        ["audit", "show", "999999"],
+        ["incident", "export", "--number", "999"],
+        ["policy", "matrix", "reset", "--risk", "high", "--reason", "over"],
     ],
 )
 def test_what_is_not_there_is_exit_code_3_with_the_next_command(plane: Plane, arguments: list[str]) -> None:
     refused = plane.shell(*arguments)
 
     assert refused.exit_code == 3
-    assert "`holdfast " in one_line(refused)
+    # One command, said once, and not one that looks at what is not there.
+    [then] = re.findall("`holdfast [^`]+`", one_line(refused))
+    assert "get nobody" not in then
+
+
+def test_a_scope_that_is_none_is_explained_without_a_pattern(plane: Plane) -> None:
+    for command in (["freeze"], ["unfreeze"]):
+        refused = plane.shell(*command, "--scope", "topic:mail", "--reason", "too many", "--by", "ann")
+
+        assert refused.exit_code == 2
+        assert "all, tenant=NAME or topic=NAME" in one_line(refused)
+        assert "regex" not in refused.output
 
 
 def test_waiting_tells_success_failure_and_patience_apart(plane: Plane) -> None:

@@ -42,6 +42,11 @@ def test_a_graph_of_what_is_stored_and_of_a_file(plane: Plane, tmp_path: Path, f
 
     assert of_file.stdout == stored.stdout
     assert told in stored.stdout
+    assert plane.json("workflow", "graph", "pause", "--as", form) == {
+        "name": "pause",
+        "as": form,
+        "drawing": stored.stdout.removesuffix("\n"),
+    }
 
 
 def test_list_and_show(plane: Plane) -> None:

@@ -256,3 +256,26 @@ def test_a_worker_with_the_wrong_api_key_is_exit_code_5(plane: Plane, tmp_path: 
 
     assert done.returncode == 5, done.stderr
     assert "HOLDFAST_API_KEY" in done.stderr
+
+
+def test_files_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
+    (tmp_path / "holdfast").mkdir()
+    (tmp_path / "holdfast/config.toml").write_bytes("# für alle\n[profiles.default]\ntenant = 'a'\n".encode())
+    (tmp_path / "plane.toml").write_bytes("# für alle\n[plane]\nlive_jobs_max = 5\n".encode())
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "XDG_CONFIG_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "holdfast", "config", "list", "--config", str(tmp_path / "plane.toml")]
+    listed = subprocess.run(command, env={**os.environ, **plain}, capture_output=True, text=True, check=False)
+
+    assert listed.returncode == 0, listed.stderr
+    assert "live_jobs_max" in listed.stdout
+
+
+def test_an_output_that_has_no_room_is_told_in_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "holdfast", "drill", "list"], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+
+    assert ended.returncode == 1
+    assert ended.stderr.decode().splitlines()[0] == "Error: it could not all be written: No space left on device"
+    assert b"Traceback" not in ended.stderr

@@ -233,7 +233,7 @@ def _read(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        document = tomllib.loads(path.read_text())
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise Invalid(f"{path}: {error.strerror}; name an existing file with --config") from error
     except ValueError as error:  # bytes that are no text are one as well

@@ -12,7 +12,7 @@ import hashlib
 import os
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
@@ -186,13 +186,19 @@ def _rows(file: Path, lines: IO[bytes]) -> Iterator[Row | End]:
         raise Invalid(f"{file} cannot be read to its end: {error}") from error
 
 
-def _opened(file: Path) -> IO[bytes]:
+@contextmanager
+def _opened(file: Path) -> Iterator[IO[bytes]]:
     try:
-        with file.open("rb") as raw:
-            is_packed = raw.read(len(GZIP)) == GZIP
-        return cast(IO[bytes], gzip.open(file)) if is_packed else file.open("rb")
+        raw = file.open("rb")
     except OSError as error:
         raise Invalid(f"{file}: {error.strerror}; name a file that `holdfast store export` has written") from error
+    with raw:
+        # Looked at, not read: what comes through a pipe comes once.
+        if raw.peek(len(GZIP)).startswith(GZIP):
+            with gzip.open(raw) as unpacked:
+                yield cast(IO[bytes], unpacked)
+        else:
+            yield raw
 
 
 def _create(part: Path) -> IO[bytes]:

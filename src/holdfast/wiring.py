@@ -19,7 +19,7 @@ from holdfast.flow.freeze import LiveFreezes
 from holdfast.flow.give import Giver
 from holdfast.flow.kept_locks import ADMISSION, RUN, KeptLocks
 from holdfast.flow.renewals import RenewalLog
-from holdfast.flow.run_draft import Tools
+from holdfast.flow.run_tools import Tools
 from holdfast.flow.runs import Runs
 from holdfast.flow.submit import Submitter
 from holdfast.flow.workflows import Workflows

@@ -2,64 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import nullcontext
 
 import msgspec
 import pytest
 from msgspec.structs import replace
-from plane.jobs import a_job as any_job
 
+from core.asking import NOW, a_job, approved, asked, word
 from holdfast.core.approval import (
     REMIND_AT,
     Approval,
     ApprovalState,
     Terms,
-    Word,
     ask,
     ask_step,
     consume,
-    end,
     follow,
     from_record,
     result_record,
     to_record,
     why_unusable,
 )
-from holdfast.core.ballot import answered, delegate, is_answered, is_assigned, is_repeated, say
+from holdfast.core.ballot import say
 from holdfast.core.decision import Choice
-from holdfast.core.job import Job, JobId, Tenant, step
+from holdfast.core.job import Job, Tenant, step
 from holdfast.core.preview import PREVIEW_MAX
 from holdfast.core.record import Kind
-from holdfast.core.states import Event, Risk, State
-from holdfast.errors import AlreadyDecided, Conflict, Invalid, NotApprover
-
-NOW = 1_000.0
-
-
-def a_job(**changes: Any) -> Job:
-    payout = {
-        "id": JobId("j1"),
-        "topic": "pay",
-        "payload": b'{"to":"ann","amount":5}',
-        "risk": Risk.HIGH,
-        "state": State.APPROVAL_REQUIRED,
-        "actor": "rita",
-        "decision": {"action": "require_approval", "rule": "payouts", "policy": 7, "hash": "x"},
-    }
-    return any_job(**{**payout, **changes})
-
-
-def asked(job: Job | None = None, **terms: Any) -> Approval:
-    return ask(job or a_job(), Terms(**terms), now=NOW)
-
-
-def word(approval: Approval, by: str, choice: Choice = Choice.APPROVE, at: float = NOW + 1) -> Word:
-    return Word(by=by, at=at, choice=choice, content=approval.digest)
-
-
-def approved(approval: Approval, by: str = "ann") -> Approval:
-    return say(approval, word(approval, by))
-
+from holdfast.core.states import Event, State
+from holdfast.errors import Invalid
 
 # -- what it is bound to ---------------------------------------------------------------------------
 
@@ -109,6 +79,32 @@ def test_separation_needs_a_known_requester() -> None:
 
 
 @pytest.mark.parametrize(
+    ("approvers", "quorum", "enough"),
+    [
+        (("rita",), 1, False),
+        (("rita", "ann"), 1, True),
+        (("rita", "ann"), 2, False),
+        (("rita", "ann", "ann"), 2, False),
+        (("ann", "bob"), 2, True),
+        (("rita", "fin-*"), 2, True),  # who is among them nobody knows
+        ((), 2, True),
+    ],
+)
+def test_what_too_few_could_approve_without_the_requester_is_not_asked_for(
+    approvers: tuple[str, ...], quorum: int, enough: bool
+) -> None:
+    terms = Terms(approvers=approvers, quorum=quorum, separate=True)
+    refused = nullcontext() if enough else pytest.raises(Invalid, match="rita asked for this and may not approve it")
+    with refused:
+        ask(a_job(), terms, now=NOW)
+    with refused:
+        ask_step(
+            "a1", terms, tenant=Tenant("t"), run="r", step="s", arguments=1, requested_by="rita", labels={}, now=NOW
+        )
+    ask(a_job(), replace(terms, separate=False), now=NOW)
+
+
+@pytest.mark.parametrize(
     ("template", "shown"),
     [
         ("", ""),
@@ -126,159 +122,6 @@ def test_preview_that_is_cut_says_so() -> None:
     long = asked(a_job(payload=msgspec.json.encode("x" * 5000)), effect_preview="${payload}").effect_preview
     assert len(long) == PREVIEW_MAX
     assert long.endswith("x (cut)")
-
-
-# -- who decides, and when it is decided -----------------------------------------------------------
-
-
-def test_one_yes_decides_and_the_second_is_told_who_was_first() -> None:
-    decided = approved(asked())
-    assert decided.state is ApprovalState.APPROVED
-    with pytest.raises(AlreadyDecided) as refused:
-        say(decided, word(decided, "bob", Choice.REJECT, at=NOW + 2))
-    assert (refused.value.decided_by, refused.value.decision, refused.value.decided_at) == ("ann", "approve", NOW + 1)
-
-
-@pytest.mark.parametrize(
-    ("by", "choice", "repeated"),
-    [
-        ("ann", Choice.APPROVE, True),
-        ("ann", Choice.REJECT, False),
-        ("bob", Choice.APPROVE, False),
-    ],
-)
-def test_only_the_same_word_of_the_same_person_is_a_repetition(by: str, choice: Choice, *, repeated: bool) -> None:
-    decided = approved(asked())
-    assert is_repeated(decided, word(decided, by, choice)) is repeated
-
-
-def test_yes_that_came_to_nothing_is_not_repeated() -> None:
-    pending = approved(asked(quorum=2))
-    expired = end(pending, ApprovalState.EXPIRED, why="approval-expired", now=NOW + 9)
-    assert not is_repeated(expired, word(expired, "ann"))
-
-
-def test_quorum_counts_distinct_people() -> None:
-    once = approved(asked(quorum=2))
-    assert once.state is ApprovalState.PENDING
-    assert is_repeated(once, word(once, "ann"))
-    assert approved(once, "bob").state is ApprovalState.APPROVED
-
-
-def test_one_no_ends_a_quorum() -> None:
-    once = approved(asked(quorum=3))
-    assert say(once, word(once, "bob", Choice.REJECT)).state is ApprovalState.REJECTED
-
-
-def test_edit_takes_back_what_was_said_of_other_arguments() -> None:
-    once = approved(asked(quorum=2))
-    edited = replace(once, digest="another")
-    edited = say(edited, replace(word(edited, "bob", Choice.EDIT), content="edit"))
-    assert edited.state is ApprovalState.PENDING
-    assert not is_repeated(edited, word(edited, "ann"))
-    assert approved(edited, "ann").state is ApprovalState.APPROVED
-
-
-def test_requester_may_not_approve_where_the_policy_separates() -> None:
-    approval = asked(separate=True)
-    with pytest.raises(NotApprover, match="rita"):
-        approved(approval, "rita")
-    assert approved(asked(), "rita").state is ApprovalState.APPROVED
-
-
-def test_editor_may_not_approve_the_edit_where_the_policy_separates() -> None:
-    edited = say(asked(separate=True), word(asked(), "ann", Choice.EDIT))
-    assert edited.state is ApprovalState.PENDING
-    with pytest.raises(NotApprover, match="ann has edited"):
-        approved(edited, "ann")
-    assert approved(edited, "bob").state is ApprovalState.APPROVED
-    assert say(edited, word(edited, "ann", Choice.REJECT)).state is ApprovalState.REJECTED
-
-
-def test_only_those_named_decide() -> None:
-    approval = asked(approvers=("ann", "finance/*"))
-    with pytest.raises(NotApprover):
-        approved(approval, "bob")
-    assert approved(approval, "finance/joe").state is ApprovalState.APPROVED
-
-
-def test_delegate_decides_in_the_place_of_who_named_them_and_counts_once() -> None:
-    approval = delegate(asked(approvers=("ann", "bob"), quorum=2), "ann", "carl")
-    assert is_assigned(approval, "carl")
-    both = approved(approved(approval, "ann"), "carl")
-    assert both.state is ApprovalState.PENDING
-    assert approved(both, "bob").state is ApprovalState.APPROVED
-
-
-def test_delegation_is_refused_where_it_would_be_a_way_around() -> None:
-    approval = asked(approvers=("ann", "bob"), separate=True)
-    with pytest.raises(NotApprover):
-        delegate(approval, "ann", "rita")
-    with pytest.raises(NotApprover):
-        delegate(approval, "zoe", "carl")
-    with pytest.raises(Conflict):
-        delegate(approval, "ann", "bob")
-    with pytest.raises(Invalid):
-        delegate(asked(), "ann", "carl")
-    named = delegate(approval, "ann", "carl")
-    assert delegate(named, "ann", "carl") is named
-    with pytest.raises(Conflict):
-        delegate(named, "carl", "ann")
-
-
-def test_answer_must_fit_and_must_have_been_asked_for() -> None:
-    schema = {"type": "object", "properties": {"limit": {"type": "integer"}}, "required": ["limit"]}
-    approval = asked(response_schema=schema)
-    assert say(answered(approval, {"limit": 3}), word(approval, "ann", Choice.RESPOND)).response == {"limit": 3}
-    with pytest.raises(Invalid):
-        answered(approval, {"limit": "three"})
-    with pytest.raises(Invalid):
-        answered(asked(), {"limit": 3})
-    with pytest.raises(Invalid, match="does not take respond; it takes approve, reject, edit"):
-        say(asked(), word(asked(), "ann", Choice.RESPOND))
-
-
-@pytest.mark.parametrize(
-    ("terms", "choice", "told"),
-    [
-        ({"choices": (Choice.APPROVE, Choice.REJECT)}, Choice.EDIT, "edit; it takes approve, reject"),
-        ({"choices": (Choice.EDIT, Choice.REJECT)}, Choice.APPROVE, "approve; it takes reject, edit"),
-        ({"choices": (Choice.APPROVE,)}, Choice.REJECT, "reject; it takes approve"),
-        (
-            {"choices": (Choice.RESPOND, Choice.REJECT), "response_schema": {}},
-            Choice.APPROVE,
-            "approve; it takes reject, respond",
-        ),
-    ],
-)
-def test_what_the_terms_do_not_allow_is_refused_with_what_they_do(
-    terms: dict[str, Any], choice: Choice, told: str
-) -> None:
-    approval = asked(**terms)
-    with pytest.raises(Invalid, match=f"does not take {told}$"):
-        say(approval, word(approval, "ann", choice))
-
-
-def answer(approval: Approval, by: str, limit: int) -> Approval:
-    said = replace(word(approval, by, Choice.RESPOND), content=f"limit {limit}")
-    return say(answered(approval, {"limit": limit}), said)
-
-
-def test_yes_is_to_the_answer_that_stands_and_to_no_other() -> None:
-    approval = asked(response_schema={}, quorum=2)
-    other = answer(answer(approval, "ann", 300), "bob", 900)
-    assert (other.state, other.response) == (ApprovalState.PENDING, {"limit": 900})
-    agreed = approved(other, "carl")
-    assert (agreed.state, agreed.response, is_answered(agreed)) == (ApprovalState.APPROVED, {"limit": 900}, True)
-    assert answer(answer(approval, "ann", 300), "bob", 300).state is ApprovalState.APPROVED
-    assert answer(approved(approval, "ann"), "bob", 300).state is ApprovalState.PENDING
-
-
-def test_word_that_an_answer_overtook_is_said_anew_by_who_has_read_the_answer() -> None:
-    overtaken = answer(approved(asked(response_schema={}, quorum=2)), "bob", 300)
-    assert is_repeated(overtaken, word(overtaken, "ann"))
-    assert not is_repeated(overtaken, word(overtaken, "ann"), anew=True)
-    assert approved(overtaken, "ann").state is ApprovalState.APPROVED
 
 
 # -- at dispatch, and with its job -----------------------------------------------------------------

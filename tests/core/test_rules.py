@@ -53,6 +53,11 @@ def test_a_good_document_is_its_value() -> None:
         ("[alice, bob]", "[bob, bob]", "policy.yaml:11: rules[0].approval.quorum: more than there are approvers"),
         ("quorum: 2", "quorum: 3", "policy.yaml:11: rules[0].approval.quorum: more than there are approvers"),
         (
+            "topic: payout.*",
+            "actor: [alice, bob]",
+            "policy.yaml:11: rules[0].approval.quorum: nobody could approve what alice asks for",
+        ),
+        (
             "quorum: 2",
             "choices: [aprove]",
             "policy.yaml:11: rules[0].approval.choices[0]: Invalid enum value 'aprove' (there are: approve, reject, ",

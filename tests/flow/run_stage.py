@@ -13,13 +13,13 @@ from locks.virtual import VirtualRuntime
 
 from flow.stage import ACME, Replica, Stage, staged
 from holdfast.core.job import Job, JobId, Tenant
-from holdfast.core.record import Kind
+from holdfast.core.record import Kind, Record
 from holdfast.core.run import Run, Step, run_of, step_of
 from holdfast.core.workflow_check import parse
 from holdfast.flow.advance import Advancer
 from holdfast.flow.kept_locks import ADMISSION, RUN, KeptLocks
 from holdfast.flow.record import End
-from holdfast.flow.run_draft import Tools
+from holdfast.flow.run_tools import Tools
 from holdfast.flow.runs import RunOrder, Runs, Started
 from holdfast.flow.submit import Submitter
 from holdfast.flow.workflows import Workflows
@@ -96,9 +96,11 @@ class RunStage:
     async def run(self, run_id: str, tenant: Tenant = ACME) -> Run:
         return run_of(await self.stage.inner.get_record(Kind.RUN, tenant, run_id))
 
+    async def step_records(self, run_id: str) -> list[Record]:
+        return await self.stage.inner.list_records(Kind.STEP, ACME, parent=run_id, limit=10_000)
+
     async def steps(self, run_id: str) -> dict[str, Step]:
-        records = await self.stage.inner.list_records(Kind.STEP, ACME, parent=run_id, limit=10_000)
-        return {step.name: step for step in map(step_of, records)}
+        return {step.name: step for step in map(step_of, await self.step_records(run_id))}
 
     async def states(self, run_id: str) -> dict[str, str]:
         return {name: step.state.value for name, step in (await self.steps(run_id)).items()}

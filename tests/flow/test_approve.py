@@ -76,6 +76,20 @@ async def test_requester_cannot_decide_nor_be_unknown_where_the_policy_separates
 
 
 @on_virtual_time
+async def test_a_job_that_nobody_could_approve_is_refused_and_does_not_wait(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime, rules(separate=True, approvers=["rita", "ann"], quorum=2)) as desk:
+        with pytest.raises(
+            Invalid, match="rita asked for this and may not approve it: of ann, 2 would have to say yes"
+        ):
+            await desk.pay()
+        assert await desk.stage.inner.count_jobs() == {}
+        job = await desk.pay(actor="bob")
+        await desk.say(job, "rita")
+        await desk.say(job, "ann")
+        assert (await desk.stage.job(job.id)).state is State.SCHEDULED
+
+
+@on_virtual_time
 async def test_quorum_of_distinct_people_with_a_delegate(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, rules(quorum=2, approvers=["ann", "bob"])) as desk:
         job = await desk.pay()

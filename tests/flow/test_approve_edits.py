@@ -36,8 +36,8 @@ async def test_edit_under_a_rule_for_other_people_is_theirs_to_decide(runtime: V
 
 
 def apart(**big: Any) -> dict[str, Any]:
-    """Little money is for ann and bob to approve, much money as `big` says."""
-    document = rules(approvers=["ann", "bob"])
+    """Little money is for ann, bob and eve to approve, much money as `big` says."""
+    document = rules(approvers=["ann", "bob", "eve"])
     much = {"name": "much", "when": "payload.amount > 100", "action": "require_approval", "approval": big}
     document["rules"].insert(0, much)
     return document
@@ -68,7 +68,7 @@ async def test_edit_into_what_is_decided_apart_needs_a_requester_who_is_known(ru
 @on_virtual_time
 async def test_nobody_decides_in_the_place_of_a_requester_who_may_not(runtime: VirtualRuntime) -> None:
     """Bob asks, and is on holiday; where he may approve himself, carl may for him, and not any more after an edit."""
-    async with deciding(runtime, apart(approvers=["ann", "bob"], separate=True)) as desk:
+    async with deciding(runtime, apart(approvers=["ann", "bob", "eve"], separate=True)) as desk:
         job = await desk.pay(actor="bob")
         first = await desk.approval(job)
         await desk.people.delegate(ACME, first.id, by="bob", to="carl", comment="")

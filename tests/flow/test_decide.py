@@ -19,9 +19,12 @@ from holdfast.core.record import Kind
 from holdfast.core.schema import compile_schema
 from holdfast.core.states import Risk, State
 from holdfast.core.topic import Topic, Topics
-from holdfast.errors import Invalid, KeyInFlight, TooMany
+from holdfast.errors import Invalid, KeyInFlight, KeyReused, SessionBusy, TooMany
+from holdfast.flow.admission import COUNT_FRESH_S
+from holdfast.flow.cancel import cancel
 from holdfast.flow.decide import AllowAll, LivePolicy
 from holdfast.flow.recover import recover_jobs
+from holdfast.flow.session import SessionPolicy
 from holdfast.flow.submit import Order
 from holdfast.flow.throttle import forget_rates
 from holdfast.ports import Accepted
@@ -133,6 +136,38 @@ async def test_a_request_that_is_refused_for_something_else_takes_nothing_from_t
 
         assert isinstance(in_flight, KeyInFlight)
         assert all(isinstance(taken, Accepted) for taken in (first, another))
+
+
+@on_virtual_time
+async def test_a_request_that_the_store_refuses_takes_nothing_from_the_rate(runtime: VirtualRuntime) -> None:
+    limits = {"rate": "1/m", "burst": 2}
+    async with staged(runtime, policy=rulebook({"action": "throttle", "throttle": limits})) as stage:
+        await stage.order(key="k", session="s")
+
+        for _ in range(3):
+            with pytest.raises(KeyReused):
+                await stage.order("mail.other", key="k")
+            with pytest.raises(SessionBusy):
+                await stage.order(session="s", session_policy=SessionPolicy.REJECT)
+
+        await stage.order()
+        with pytest.raises(TooMany):
+            await stage.order()
+
+
+@on_virtual_time
+async def test_a_job_that_its_tenant_has_no_room_for_takes_nothing_from_the_rate(runtime: VirtualRuntime) -> None:
+    limits = {"rate": "1/m", "burst": 2}
+    policy = rulebook({"action": "throttle", "throttle": limits})
+    async with staged(runtime, policy=policy, live_jobs_max=1) as stage:
+        job = await stage.submit()
+        for n in range(3):
+            with pytest.raises(TooMany, match="unfinished jobs"):
+                await stage.submitter.admit(under(f"k{n}"))
+        await cancel(ACME, job.id, "", store=stage.inner)
+        await asyncio.sleep(COUNT_FRESH_S)
+
+        await stage.submitter.admit(under("k"))
 
 
 @on_virtual_time

@@ -11,6 +11,8 @@ import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.stage import ACME, Stage, staged
+from holdfast.core.decision import Decision
+from holdfast.core.job import Job
 from holdfast.core.policy import Rulebook
 from holdfast.core.policy_version import Active, active_to_record, version_to_record
 from holdfast.core.states import Risk, State
@@ -138,6 +140,32 @@ async def test_a_simulation_ends_at_its_limit(runtime: VirtualRuntime) -> None:
 
         assert len(await simulate(document(), ACME, store=stage.inner, limit=420)) == 420
         assert len(await simulate(document(), ACME, store=stage.inner, limit=1000)) == 450
+
+
+@on_virtual_time
+async def test_a_simulation_lets_others_in_after_each_job(
+    runtime: VirtualRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may cost as much as an expression may be given, and there may be ten thousand."""
+    decided, most = 0, 0
+    decide = Rulebook.decide
+
+    def counted(self: Rulebook, job: Job) -> Decision:
+        nonlocal decided, most
+        decided += 1
+        most = max(most, decided)
+        return decide(self, job)
+
+    async with staged(runtime) as stage:
+        for _ in range(20):
+            await stage.submit()
+        monkeypatch.setattr(Rulebook, "decide", counted)
+        asked = asyncio.create_task(simulate(document(), ACME, store=stage.inner, limit=20))
+        while not asked.done():
+            decided = 0
+            await asyncio.sleep(0)
+
+        assert (len(await asked), most) == (20, 1)
 
 
 # -- the service --------------------------------------------------------------------------------------

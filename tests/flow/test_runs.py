@@ -23,8 +23,9 @@ from holdfast.core.workflow import Definition, definition_of
 from holdfast.errors import HoldfastError, Invalid, KeyReused, NotFound, TooMany
 from holdfast.flow import workflows
 from holdfast.flow.record import End
-from holdfast.flow.run_draft import RunDraft, Tools
+from holdfast.flow.run_draft import RunDraft
 from holdfast.flow.run_steps import REMEMBERED_BYTES, REMEMBERED_MAX
+from holdfast.flow.run_tools import Tools
 from holdfast.flow.runs import RunOrder
 from holdfast.ports import RecordChange, Transaction
 

@@ -111,6 +111,22 @@ async def test_a_paused_run_keeps_results_and_begins_nothing(runtime: VirtualRun
 
 
 @on_virtual_time
+async def test_a_run_that_is_half_removed_is_not_run_again(runtime: VirtualRuntime) -> None:
+    """Retention takes a large run away in several batches. What it has forgotten of it would be done a second time."""
+    async with runs_staged(runtime) as staged:
+        run = await staged.start(chain("w", 3))
+        async with staged.going():
+            await staged.wait_ended(run.id, within_s=60)
+        [first] = [record for record in await staged.step_records(run.id) if record.id.endswith("s1")]
+        gone = RecordChange(after=first, replaces=first.version, remove=True)
+        assert await staged.stage.inner.transact([Transaction(records=[gone])]) == [True]
+
+        with pytest.raises(Conflict, match="just being removed"):
+            await staged.first.runs.rerun(ACME, run.id, step="s3", by="ann")
+        assert (await staged.run(run.id)).state is RunState.SUCCEEDED
+
+
+@on_virtual_time
 async def test_rerun_from_a_step_leaves_what_came_before_as_it_was(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
         run = await staged.start(chain("three", 3))

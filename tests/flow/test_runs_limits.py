@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -10,10 +11,13 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 from flow.run_stage import chain, fan_in, runs_staged
 from flow.stage import ACME
 from holdfast import workflow_engine
+from holdfast.core.policy import Rulebook
 from holdfast.core.record import Kind, Record
 from holdfast.core.run import RunState
 from holdfast.core.run_words import Happening
-from holdfast.errors import TooMany
+from holdfast.errors import Conflict, TooMany
+from holdfast.flow.admission import count_live_runs
+from holdfast.flow.runs import RunOrder
 
 
 @on_virtual_time
@@ -81,3 +85,42 @@ async def test_an_engine_reads_no_more_results_at_once_than_fit(
 
         assert looks == [2, 2, 2]
         assert (await staged.states(run.id))["last"] == "running"
+
+
+@on_virtual_time
+async def test_reruns_keep_to_the_limit_of_their_tenant(runtime: VirtualRuntime) -> None:
+    async with runs_staged(runtime, live_runs_max=2) as staged:
+        ended = [await staged.start(chain("w", 1)) for _ in range(2)]
+        async with staged.going():
+            for run in ended:
+                await staged.wait_ended(run.id, within_s=60)
+        live = await staged.start(chain("w", 1))
+        rerun = staged.first.runs.rerun
+
+        answers = await asyncio.gather(
+            *(rerun(ACME, run.id, step="s1", by="ann") for run in ended), return_exceptions=True
+        )
+
+        assert sorted(type(answer).__name__ for answer in answers) == ["Run", "TooMany"]
+        assert await count_live_runs(ACME, store=staged.stage.inner) == 2
+        with pytest.raises(Conflict, match="is running"):
+            # Not that there is no room: it has a place, and waiting for another would not help.
+            await rerun(ACME, live.id, step="s1", by="ann")
+
+
+@on_virtual_time
+async def test_a_turn_that_is_refused_takes_nothing_from_a_rate(runtime: VirtualRuntime) -> None:
+    limits = {"rate": "1/m", "burst": 1}
+    policy = Rulebook(1, {"format": 1, "rules": [], "default": {"action": "throttle", "throttle": limits}})
+    async with runs_staged(runtime, policy=policy) as staged:
+        await staged.apply(chain("w", 1))
+        # A process whose locks exclude nobody: both begin the same run, and the store refuses one of them.
+        _, other = await staged.another("S2", lock_url="sqlite:///:memory:apart")
+        order = RunOrder(tenant=ACME, workflow="w", key="k")
+
+        both = await asyncio.gather(staged.first.runs.start(order), other.runs.start(order))
+
+        assert sorted(started.repeated for started in both) == [False, True]
+        later = await staged.order("w")
+        job = await staged.job_of(later.run.id, "s1")
+        assert job.not_before - job.created_at == pytest.approx(60.0, abs=1.0)

@@ -312,6 +312,22 @@ async def test_trigger_makes_one_and_leaves_the_ticks_as_they_are(runtime: Virtu
 
 
 @on_virtual_time
+async def test_a_tick_that_somebody_else_obeyed_takes_nothing_from_a_rate(runtime: VirtualRuntime) -> None:
+    limits = {"rate": "1/h", "burst": 2}
+    policy = Published({"format": 1, "default": {"action": "throttle", "throttle": limits}})
+    async with staged(runtime, policy=policy) as stage:
+        await add(stage, paused=True)
+        current = await schedule_now(stage)
+        due = Due((stage.store.now(),), skipped=False, next_at=current.next_at)
+        fired = [
+            await fire(current, due, store=stage.inner, submitter=stage.submitter, runs=NoRuns()) for _ in range(3)
+        ]
+
+        assert [one is not None for one in fired] == [True, False, False]
+        await stage.order()
+
+
+@on_virtual_time
 async def test_more_missed_ticks_than_the_policy_lets_through_at_once_come_by_and_by(runtime: VirtualRuntime) -> None:
     limits = {"rate": "12/m", "burst": 2}
     policy = Published({"format": 1, "default": {"action": "throttle", "throttle": limits}})

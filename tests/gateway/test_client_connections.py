@@ -175,7 +175,8 @@ def test_nobody_there_is_known_to_have_done_nothing() -> None:
 def test_stream_that_is_cut_gives_whole_lines_only() -> None:
     def begin(connection: socket.socket, _: bytes) -> None:
         connection.sendall(
-            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n11\r\nid: 1\ndata: \xe2\x80\xa8 \n\r\n5\r\nid"
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+            b"11\r\nid: 1\ndata: \xe2\x80\xa8 \n\r\n5\r\nid"
         )
         raise StopIteration
 
@@ -214,3 +215,10 @@ def test_name_that_cannot_be_sent_is_refused_before_anything_is() -> None:
             client.submit("t", actor="ann\nX-Other: 1")
 
     assert there.heard == []
+
+
+def test_watch_of_what_is_no_plane_says_so() -> None:
+    with neighbour(lambda connection, _: connection.sendall(OK)) as other, Client(other.url) as client:
+        with pytest.raises(errors.PlaneUnavailable, match="does not answer like a plane") as told:
+            next(client.watch())
+        assert str(told.value).count(other.url) == 1

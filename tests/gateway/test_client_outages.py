@@ -69,7 +69,7 @@ def broken_after(*texts: str) -> httpx2.Response:
             yield text.encode()
         raise httpx2.ReadError("lost")
 
-    return httpx2.Response(200, content=stream())
+    return httpx2.Response(200, content=stream(), headers={"content-type": "text/event-stream"})
 
 
 @on_virtual_time
@@ -172,6 +172,18 @@ async def test_watch_goes_on_where_it_was_after_a_restart(runtime: VirtualRuntim
 
     assert numbers == [5, 6], "an event of which only the number arrived is told again"
     assert [url.partition("after=")[2] for _, url in network.asked] == ["", *["4"] * 6, "5"]
+
+
+@on_virtual_time
+async def test_watch_of_what_is_no_plane_says_so(runtime: VirtualRuntime) -> None:
+    """A proxy that asks people to log in, or another server at that port. Where a plane was before, it may come back."""
+    page = httpx2.Response(200, content=b"<html>", headers={"content-type": "text/html"})
+    async with asking(runtime, Network(runtime, page)) as client:
+        with pytest.raises(errors.PlaneUnavailable, match=r"does not answer like a plane \(text/html"):
+            await anext(client.watch())
+    network = Network(runtime, broken_after("id: 1\n\n"), page, lambda: broken_after(event(2, "SUCCEEDED")))
+    async with asking(runtime, network) as client:
+        assert [heard.number async for heard in client.watch("j")] == [2]
 
 
 @on_virtual_time

@@ -9,6 +9,8 @@ import sys
 import pytest
 
 from holdfast.locks.runtime import SystemRuntime, default_holder, is_gone
+from holdfast.ops.drills.processes import descendants
+from holdfast.worker.identity import find_start
 
 HERE, _, _ = default_holder().rpartition(":")
 
@@ -22,6 +24,18 @@ def test_a_process_of_this_host_that_has_ended_is_gone() -> None:
     assert is_gone(holder) or not sys.platform.startswith("linux"), "dead, and not yet reaped"
     child.wait()
     assert is_gone(holder)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names are not read")
+def test_a_process_may_have_a_name_that_is_no_text() -> None:
+    named = "open('/proc/self/comm', 'wb').write(b'\\xff) Z ('); print(flush=True); import signal; signal.pause()"
+    with subprocess.Popen([sys.executable, "-c", named], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert not is_gone(f"{HERE}:{child.pid}")
+        assert find_start(child.pid) is not None
+        assert child.pid in descendants(os.getpid())
+        child.kill()
 
 
 def test_in_doubt_nobody_is_gone() -> None:

@@ -12,14 +12,17 @@ import tarfile
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
+import redis.asyncio.lock
+import redis.lock
 import servers
 from harness import make_backend
 
-from holdfast.locks import LockClass, Locks
+from holdfast.locks import LockClass, Locks, redis_compat
 from holdfast.locks.redis_compat import AsyncLock, Lock, beside
 
 ROOT = Path(__file__).parents[2]
@@ -154,14 +157,19 @@ def test_fences_grow(client: redis.Redis, name: str) -> None:
 
 def test_repeated_acquire_and_release_are_answered_as_the_first(client: redis.Redis, name: str) -> None:
     """What redis-py's retries do when a reply is lost: the same command arrives twice."""
+    run: Any = client.execute_command
+
+    def twice(*words: Any, **options: Any) -> Any:
+        run(*words, **options)
+        return run(*words, **options)
+
+    client.execute_command = twice  # type: ignore[method-assign]
     lock = Lock(client, name, timeout=10)
 
-    assert lock.acquire(blocking=False, token="mine")
+    assert lock.acquire(blocking=False)
+    lock.release()
     assert lock.acquire(blocking=False, token="mine")
     lock.release()
-    lock.local.token = b"mine"
-    lock.release()
-
     assert not lock.locked()
 
 
@@ -215,7 +223,112 @@ def test_threads_have_a_token_each(client: redis.Redis, name: str) -> None:
     lock.release()
 
 
+# -- where it must be as what it replaces --------------------------------------------------------------
+
+
+@pytest.fixture(params=[redis.lock.Lock, Lock])
+def kind(request: pytest.FixtureRequest) -> Any:
+    """Both: what is asked of ours is what redis-py's does."""
+    return request.param
+
+
+def test_tokens_that_are_the_same_exclude_each_other(client: redis.Redis, name: str, kind: Any) -> None:
+    """Some name the host in it, or the job, to see in Redis who has a lock."""
+    one, other = kind(client, name, timeout=10), kind(client, name, timeout=10)
+    assert one.acquire(token="host-1")
+    assert not other.acquire(token="host-1", blocking=False)
+    assert not one.acquire(token="host-1", blocking=False)
+    assert one.owned()
+    one.release()
+    assert other.acquire(token="host-1", blocking=False)
+    other.release()
+
+
+def test_a_lock_that_ran_out_is_not_released_whatever_its_token_released_before(
+    client: redis.Redis, name: str, kind: Any
+) -> None:
+    lock = kind(client, name, timeout=10)
+    for _ in range(2):
+        assert lock.acquire(token="host-1")
+        lock.release()
+    assert lock.acquire(token="host-1")
+    client.delete(name)
+    with pytest.raises(redis.exceptions.LockNotOwnedError):
+        lock.release()
+
+
+def test_a_timeout_of_less_than_a_millisecond_is_refused_and_not_taken_for_none(
+    client: redis.Redis, name: str, kind: Any
+) -> None:
+    with pytest.raises(redis.exceptions.ResponseError, match="invalid expire"):
+        kind(client, name, timeout=0.0005).acquire(blocking=False)
+    assert not client.exists(name)
+
+
+def test_a_timeout_may_be_shorter_than_the_sleep(client: redis.Redis, name: str, kind: Any) -> None:
+    assert kind(client, name, timeout=0.05).acquire()
+    assert 0 < client.pttl(name) <= 50
+
+
+def test_a_lock_may_be_named_in_bytes(client: redis.Redis, name: str, kind: Any) -> None:
+    with kind(client, name.encode(), timeout=10):
+        assert client.exists(name)
+
+
+def test_reacquire_gives_a_lock_a_timeout_that_had_none(client: redis.Redis, name: str, kind: Any) -> None:
+    lock = kind(client, name)
+    lock.acquire()
+    lock.timeout = 10
+    with pytest.raises(redis.exceptions.LockNotOwnedError):
+        lock.extend(5)
+    assert lock.reacquire()
+    assert client.pttl(name) > 0
+    lock.release()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+@pytest.mark.parametrize("decodes", [False, True])
+def test_tokens_are_written_as_the_client_writes(url: str, name: str, kind: Any, encoding: str, decodes: bool) -> None:
+    with redis.Redis.from_url(url, encoding=encoding, decode_responses=decodes) as client:
+        lock = kind(client, name, timeout=10)
+        assert lock.acquire(token="käthe")
+        assert lock.owned()
+        with redis.Redis.from_url(url) as plain:
+            assert plain.get(name) == "käthe".encode(encoding)
+        lock.release()
+
+
+@pytest.mark.parametrize("kept", [redis.asyncio.lock.Lock, AsyncLock])
+async def test_a_token_that_was_kept_elsewhere_may_be_set_by_hand(
+    aclient: redis.asyncio.Redis, name: str, kept: Any
+) -> None:
+    first, second = kept(aclient, name, timeout=10), kept(aclient, name, timeout=10)
+    assert await first.acquire(token="kept")
+    second.local.token = b"kept"
+    assert await second.owned()
+    assert await second.extend(5)
+    await second.release()
+    assert not await first.locked()
+    second.local.token = None
+    with pytest.raises(redis.exceptions.LockError):
+        await second.release()
+
+
+async def test_locks_that_are_let_run_out_are_forgotten(
+    aclient: redis.asyncio.Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a minute, by whoever is first: nobody releases it, and the object lives on."""
+    monkeypatch.setattr(redis_compat, "HELD_MAX", 5)
+    lock = AsyncLock(aclient, name, timeout=10)
+    for _ in range(20):
+        assert await asyncio.create_task(lock.acquire(blocking=False))
+        await aclient.delete(name)
+
+    assert len(lock.local._held) == 5
+
+
 def test_what_is_kept_beside_a_lock_shares_its_slot() -> None:
     assert beside("plain") == "{plain}:holdfast"
     assert beside("user:{42}:x") == "user:{42}:x:holdfast"
     assert beside("odd{}") == "{odd{}}:holdfast"
+    assert beside(b"user:{\xff}") == b"user:{\xff}:holdfast"

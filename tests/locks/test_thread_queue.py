@@ -186,6 +186,42 @@ def test_a_loss_lets_the_next_thread_ask_the_store(locks: SyncLocks, pool: Threa
     assert order[0][1] > first.fence + RUN.local_passes
 
 
+def test_of_two_threads_that_release_one_lost_lease_one_lets_the_next_in(
+    backend: Backend, pool: ThreadPoolExecutor
+) -> None:
+    """One of them comes while the other is just being told of the loss: each would let somebody in."""
+
+    class Meddling(Told):
+        def release_skipped(self, lock_class: LockClass, key: str, *, reason: LossReason) -> None:
+            self.events.append(("release_skipped", {"reason": reason}))
+            if self.count("release_skipped") == 1:
+                second.append(pool.submit(locks.release, first).exception(timeout=5))
+
+    second: list[BaseException | None] = []
+    with SyncLocks(backend.url, prefix=backend.prefix, observer=Meddling()) as locks:
+        first = locks.acquire(RUN, "x")
+        inside, go_on = threading.Event(), threading.Event()
+
+        def work() -> None:
+            with locks.hold(RUN, "x"):
+                inside.set()
+                assert go_on.wait(20)
+
+        entered = line_up(pool, locks, first.key, [work, work])
+        locks.evict(RUN, "x", fence=first.fence, reason="test")
+        first.lose(LossReason.REVOKED)
+        with pytest.raises(LeaseLost):
+            locks.release(first)
+        assert inside.wait(20)
+
+        assert [type(error) for error in second] == [NotOwned]
+        assert len(locks._queues._lines[first.key].waiters) == 1
+        go_on.set()
+        for future in entered:
+            future.result(timeout=20)
+        assert locks._queues._lines == {}
+
+
 def test_a_block_is_not_entered_with_a_lease_that_was_lost_on_its_way(
     locks: SyncLocks, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,3 +368,20 @@ def test_of_two_threads_that_release_one_lease_only_one_passes_it_on() -> None:
     assert not queues.pass_on(lease, nobody)
     with pytest.raises(NotOwned):
         queues.pass_on(lease, nobody)
+
+
+def test_of_a_loss_and_a_release_at_the_same_moment_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lost after it was found good to be passed on: the next thread asks the store, and is not given what is lost."""
+    queues = ThreadQueues(nobody)
+    queues.enter("k", 0)
+    queues.reserve("k", 10)
+    queues._lines["k"].waiters.append(Turn())
+    lease = lease_of(5)
+
+    def lost_meanwhile(lease: Lease, fences_end: int) -> bool:
+        lease.lose(LossReason.STOLEN)
+        return True
+
+    monkeypatch.setattr("holdfast.locks.thread_queue.may_pass_on", lost_meanwhile)
+    assert not queues.pass_on(lease, nobody)
+    assert len(queues._lines["k"].waiters) == 1

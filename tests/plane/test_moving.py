@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import stat
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -164,6 +166,19 @@ async def test_store_that_a_plane_works_on_is_not_moved_but_can_be_copied(target
     assert {moved.kind: moved.rows for moved in copied}["job"] == 1
     moved = await migrate_store(target, f"sqlite:///{tmp_path}/next.db", runtime=SYSTEM)
     assert {one.kind: one.rows for one in moved}["job"] == 2, "and once it has stopped, it is free at once"
+
+
+@pytest.mark.parametrize("name", ["plane.jsonl", "plane.jsonl.gz"])
+async def test_export_may_come_through_a_pipe(tmp_path: Path, name: str) -> None:
+    source, file, pipe = f"sqlite:///{tmp_path}/source.db", tmp_path / name, tmp_path / "pipe"
+    async with opened(source) as store:
+        await submitted(store)
+    exported = await export_store(source, file, alone=True, runtime=SYSTEM)
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(pipe.write_bytes, file.read_bytes())
+        assert await import_store(pipe, f"sqlite:///{tmp_path}/next.db", runtime=SYSTEM) == exported
+        writing.result(timeout=20)
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "last line missing", "not an export", "of tomorrow"])

@@ -12,6 +12,8 @@ from itertools import repeat
 from os import cpu_count
 from pathlib import Path
 
+from progress import PROGRESS
+
 from simulation.caught import TABLE, Caught, catch, keep
 from simulation.mutants import MUTANTS
 from simulation.picture import draw
@@ -91,7 +93,7 @@ def heed_no_interrupt() -> None:
 
 
 def conclude(total: Tally) -> int:
-    print()
+    PROGRESS.end()
     for ending in total.violations:
         print(f"{ending.violation}\n    {ending.replay}")
     return 1 if total.violations else 0
@@ -122,7 +124,7 @@ def show(kind: str, total: Tally, wanted: int, passed_s: float) -> None:
         f"{kind}: {total.stories} of {wanted} stories, {rate:.0f}/s, {total.simulated_s / 86400:.2f} simulated days, "
         f"{total.faults} faults, {len(total.violations)} violations"
     )
-    print(f"\r{line}", end="", flush=True)
+    PROGRESS.show(line)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ from holdfast.core.run_result import About, CancelWish
 from holdfast.core.run_session import RunSession, Seat
 from holdfast.errors import SessionBusy
 from holdfast.flow.give import transact
-from holdfast.flow.run_draft import RunDraft, Tools
+from holdfast.flow.run_draft import RunDraft
 from holdfast.flow.run_session import Arrival, enter_session, find_session
+from holdfast.flow.run_tools import Tools
 from holdfast.flow.runs import Runs
 from holdfast.flow.session import SessionPolicy
 from holdfast.ports import RecordChange, Store, Transaction
@@ -127,7 +128,7 @@ async def _may_always_begin(run: Run, *, store: Store) -> bool:
 
 
 _draft, _stop = Runs._draft, RunDraft.stop
-_TRANSACT = "holdfast.flow.run_draft.Tools.transact"
+_TRANSACT = "holdfast.flow.run_tools.Tools.attempt"
 _ENTER = "holdfast.flow.runs.enter_session"
 _SESSION = "holdfast.core.run_session.RunSession"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import backends
 from harness import make_backend
+from progress import PROGRESS
 
 from soak.fleet_soak import FLEETS, nats_server, soak_fleet, store_server
 from soak.herd_soak import Herd, soak_herd
@@ -68,7 +69,7 @@ def main() -> int:
     tallies = []
     for what in wanted:
         tallies.append(soak(what, seconds=60 * asked.minutes / len(wanted), tells=True))
-        print()
+        PROGRESS.end()
     print(f"\n{table(tallies)}")
     for tally in tallies:
         if tally.figures:

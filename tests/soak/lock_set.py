@@ -20,6 +20,7 @@ from pathlib import Path
 
 import redis
 import servers
+from progress import PROGRESS
 
 from soak.adder import piece
 
@@ -156,11 +157,9 @@ def read_sets(url: str, sets: int) -> list[str]:
 
 def show(tally: Tally, plan: Plan) -> None:
     rate = len(tally.acknowledged) / max(tally.seconds, 0.001)
-    print(
-        f"\r{tally.kind}: {len(tally.acknowledged)} of {plan.updates} acknowledged, {rate:.0f}/s, {tally.pauses} pauses, "
-        f"{tally.refused} refused",
-        end="",
-        flush=True,
+    PROGRESS.show(
+        f"{tally.kind}: {len(tally.acknowledged)} of {plan.updates} acknowledged, {rate:.0f}/s, {tally.pauses} pauses, "
+        f"{tally.refused} refused"
     )
 
 
@@ -181,10 +180,12 @@ def main() -> int:
     plan = Plan(updates=parser.parse_args().updates)
     print(f"{plan.clients} processes, leases of {plan.ttl_s:g} s, all but one stopped every {plan.pause_every_s:g} s")
     guarded = asyncio.run(run("guards", plan, tells=True))
-    print(f"\n{HEAD}\n{row(guarded)}", flush=True)
+    PROGRESS.end()
+    print(f"{HEAD}\n{row(guarded)}", flush=True)
     # What a lease alone loses shows in a tenth of the time.
     bare = asyncio.run(run("bare", replace(plan, updates=plan.updates // 10), tells=True))
-    print(f"\n{HEAD}\n{row(guarded)}\n{row(bare)}")
+    PROGRESS.end()
+    print(f"{HEAD}\n{row(guarded)}\n{row(bare)}")
     violations = [found for tally in (guarded, bare) for found in tally.violations(plan)]
     for found in violations:
         print(f"BROKEN {found}")

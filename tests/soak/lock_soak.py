@@ -20,6 +20,7 @@ from pathlib import Path
 
 from harness import Backend
 from locks.faults import Proxy
+from progress import PROGRESS
 
 from soak.leaks import Sample, find_leaks, look_at
 
@@ -42,11 +43,9 @@ class Tally:
 
     def show(self) -> None:
         rate = len(self.acknowledged) / max(self.seconds, 0.001)
-        print(
-            f"\r{self.what}: {self.seconds:.0f} s, {len(self.acknowledged)} acknowledged, {rate:.0f}/s, "
-            f"{self.strikes} strikes, {len(self.violations)} violations",
-            end="",
-            flush=True,
+        PROGRESS.show(
+            f"{self.what}: {self.seconds:.0f} s, {len(self.acknowledged)} acknowledged, {rate:.0f}/s, "
+            f"{self.strikes} strikes, {len(self.violations)} violations"
         )
 
 

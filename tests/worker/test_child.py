@@ -17,7 +17,7 @@ from holdfast.worker.children import Child, ChildDied
 from holdfast.worker.wire import Answer, Ask, Done, Report, Work
 
 SOURCE = """
-import asyncio, os, signal, threading, time
+import asyncio, os, signal, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from holdfast.worker import Job, SyncJob, Worker
 
@@ -75,6 +75,24 @@ def fork(job: SyncJob):
         return "copy"
     os.wait()
     return "original"
+
+@worker.task("close.sync")
+def close(job: SyncJob):
+    for number in range(3):
+        os.close(number)
+
+@worker.task("close.streams")
+async def close_streams(job: Job):
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        stream.close()
+
+@worker.task("print.sync")
+def print_all(job: SyncJob):
+    with open(os.devnull) as file:
+        print("said")
+        print("warned", file=sys.stderr)
+        sys.stdout.flush()
+        return [file.fileno() > 2, sys.stdin.read()]
 
 @worker.task("elsewhere.sync")
 def elsewhere(job: SyncJob):
@@ -164,3 +182,16 @@ async def test_handler_that_has_left_its_process_group_is_killed_all_the_same(ch
         child.kill()
         with pytest.raises(ChildDied):
             await running
+
+
+@pytest.mark.parametrize("topic", ["close.sync", "close.streams"])
+async def test_a_handler_that_closes_the_standard_streams_does_not_take_them_from_the_next(
+    tmp_path: Path, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with started(tmp_path) as child:
+        assert (await told(child, topic))[0].outcome == "succeeded"
+        done, _ = await told(child, "print.sync")
+
+    assert (done.outcome, msgspec.json.decode(done.result or b"")) == ("succeeded", [True, ""])
+    said = capfd.readouterr()
+    assert ("said" in said.out, "warned" in said.err) == (True, True)

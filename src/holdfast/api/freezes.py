@@ -9,10 +9,8 @@ from msgspec import Meta
 from holdfast.api.policies import Reason
 from holdfast.api.words import Reply, Request
 
-Scope = Annotated[
-    str,
-    Meta(pattern=r"^(all|tenant=[A-Za-z0-9][A-Za-z0-9_.-]{0,63}|topic=[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,126}\*?)$(?!\n)"),
-]
+SCOPE = r"^(all|tenant=[A-Za-z0-9][A-Za-z0-9_.-]{0,63}|topic=[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,126}\*?)$(?!\n)"
+Scope = Annotated[str, Meta(pattern=SCOPE)]
 WEEK_S = 7 * 24 * 3600.0
 
 

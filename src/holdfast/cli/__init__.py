@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import click
 
 from holdfast import __version__
@@ -19,6 +21,7 @@ from holdfast.cli.lock import lock
 from holdfast.cli.matrix import matrix
 from holdfast.cli.plane import gateway, reconciler, scheduler, up
 from holdfast.cli.policy import policy
+from holdfast.cli.refusals import Failed
 from holdfast.cli.run import run
 from holdfast.cli.runbook import runbook
 from holdfast.cli.schedule import schedule
@@ -31,6 +34,7 @@ from holdfast.cli.worker import worker
 from holdfast.cli.workflow import workflow
 
 INTERRUPTED = 130
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 policy.add_command(matrix)
 
@@ -48,11 +52,16 @@ COMMANDS: dict[str, tuple[click.Command, ...]] = {
 
 class _Root(click.Group):
     def invoke(self, ctx: click.Context) -> object:
-        """Ctrl-C ends any command with the code that shells give it, and without a remark."""
+        """Ctrl-C ends any command with the code that shells give it, and without a remark. A disk that is full is told as
+        that, whether the output goes there or a file."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            raise Failed(f"it could not all be written: {error.strerror}") from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in COMMANDS.items():

@@ -29,6 +29,8 @@ T = TypeVar("T")
 DEFAULTS = {"url": "http://127.0.0.1:7070", "tenant": "default"}
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _API_KEY = re.compile(r"[!-~]*")
+_COMMAND = re.compile(r"`[^`]+`")
+ABSENT = 404
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +54,9 @@ class Connection:
     api_key: str = field(repr=False)
 
     @contextmanager
-    def plane(self, *, hint: str = "") -> Iterator[Client]:
-        """The plane's client. What goes wrong becomes a `Refusal` of one line, ending in `hint` if it fits."""
+    def plane(self, *, hint: str = "", absent: str = "") -> Iterator[Client]:
+        """The plane's client. What goes wrong becomes a `Refusal` of one line, ending in `hint` if it fits; in `absent`, if
+        there is no such thing to look at."""
         from holdfast.client import Client  # noqa: PLC0415  (`holdfast --help` speaks to nobody)
         from holdfast.errors import HoldfastError  # noqa: PLC0415
 
@@ -62,10 +65,10 @@ class Connection:
             with Client(self.url.value, api_key=self.api_key, tenant=self.tenant.value, actor=actor_given()) as client:
                 yield client
         except HoldfastError as error:
-            self.refuse(error, hint)
+            self.refuse(error, absent if absent and error.status == ABSENT else hint)
 
-    def ask(self, question: Callable[[Client], T], *, hint: str = "") -> T:
-        with self.plane(hint=hint) as client:
+    def ask(self, question: Callable[[Client], T], *, hint: str = "", absent: str = "") -> T:
+        with self.plane(hint=hint, absent=absent) as client:
             return question(client)
 
     def check(self) -> None:
@@ -82,7 +85,10 @@ class Connection:
         from holdfast.errors import Unauthorized  # noqa: PLC0415
 
         said = f"{self.url.value} refuses the API key" if isinstance(error, Unauthorized) else ""
-        raise refusal(error, then=self._next_step(error, hint), said=said) from error
+        then = self._next_step(error, hint)
+        if any(command in str(error) for command in _COMMAND.findall(then)):
+            then = ""  # the plane has said so itself
+        raise refusal(error, then=then, said=said) from error
 
     def _next_step(self, error: HoldfastError, hint: str) -> str:
         from holdfast import errors  # noqa: PLC0415
@@ -141,7 +147,7 @@ def config_file() -> Path:
 def read_profiles(path: Path) -> dict[str, dict[str, str]]:
     """The profiles of the person's configuration; none if there is no file. Raises `Misused`."""
     try:
-        document = tomllib.loads(path.read_text())
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

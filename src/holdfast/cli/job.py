@@ -59,7 +59,7 @@ class Json(click.ParamType[Any]):
     def _read(value: str) -> str:
         if value == "-":
             return sys.stdin.read()
-        return Path(value[1:]).read_text() if value.startswith("@") else value
+        return Path(value[1:]).read_text(encoding="utf-8") if value.startswith("@") else value
 
 
 def to_labels(_: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -222,7 +222,7 @@ def cancel(connection: Connection, *, job_id: str, reason: str, version: int | N
 def retry(connection: Connection, *, job_id: str) -> None:
     """Submit JOB anew, if it FAILED, ran into TIMEOUT or was CANCELLED. Repeated, it gives the same new job."""
     hint = f"See where it stands with `holdfast job get {job_id}`"
-    again = connection.ask(lambda client: client.retry(job_id), hint=hint)
+    again = connection.ask(lambda client: client.retry(job_id), hint=hint, absent=_SEE)
     _show(again, connection.output)
 
 

@@ -146,7 +146,9 @@ def cancel(connection: Connection, *, run_id: str, reason: str, no_compensation:
     """Stop RUN: nothing more begins, what runs is asked to stop, and what was done is undone."""
     _show(
         connection.ask(
-            lambda client: client.cancel_run(run_id, reason=reason, compensate=not no_compensation), hint=_hint(run_id)
+            lambda client: client.cancel_run(run_id, reason=reason, compensate=not no_compensation),
+            hint=_hint(run_id),
+            absent=_SEE,
         ),
         connection.output,
     )
@@ -158,7 +160,7 @@ def cancel(connection: Connection, *, run_id: str, reason: str, no_compensation:
 @with_plane
 def pause(connection: Connection, *, run_id: str, reason: str) -> None:
     """Begin nothing more of RUN; what is under way goes on, and its results are kept."""
-    paused = connection.ask(lambda client: client.pause_run(run_id, reason=reason), hint=_hint(run_id))
+    paused = connection.ask(lambda client: client.pause_run(run_id, reason=reason), hint=_hint(run_id), absent=_SEE)
     _show(paused, connection.output)
 
 
@@ -167,7 +169,7 @@ def pause(connection: Connection, *, run_id: str, reason: str) -> None:
 @with_plane
 def resume(connection: Connection, *, run_id: str) -> None:
     """Let a paused RUN go on."""
-    _show(connection.ask(lambda client: client.resume_run(run_id), hint=_hint(run_id)), connection.output)
+    _show(connection.ask(lambda client: client.resume_run(run_id), hint=_hint(run_id), absent=_SEE), connection.output)
 
 
 @run.command()
@@ -176,7 +178,7 @@ def resume(connection: Connection, *, run_id: str) -> None:
 @with_plane
 def rerun(connection: Connection, *, run_id: str, step: str) -> None:
     """Run RUN, which has ended, again from STEP on. What came before it stays as it was."""
-    _show(connection.ask(lambda client: client.rerun(run_id, step), hint=_hint(run_id)), connection.output)
+    _show(connection.ask(lambda client: client.rerun(run_id, step), hint=_hint(run_id), absent=_SEE), connection.output)
 
 
 def _hint(run_id: str) -> str:

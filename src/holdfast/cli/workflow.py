@@ -95,7 +95,11 @@ def graph(connection: Connection, *, source: str, form: str, revision: int | Non
     else:
         found = connection.ask(lambda client: client.workflow(source, revision=revision), hint=_SEE)
         definition = convert(found.definition, Definition)
-    click.echo((draw_mermaid if form == "mermaid" else draw_text)(definition))
+    drawing = (draw_mermaid if form == "mermaid" else draw_text)(definition)
+    if connection.output in {"json", "jsonl"}:
+        print_row({"name": definition.name, "as": form, "drawing": drawing}, [], connection.output)
+    else:
+        click.echo(drawing)
 
 
 def _read(file: Path) -> str:

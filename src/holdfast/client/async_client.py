@@ -177,6 +177,7 @@ class AsyncClient(Verbs):
                     if stream.status_code >= 400:
                         await stream.aread()
                         raise replies.to_error(_reply(stream), self._plane)
+                    replies.check_stream(stream.headers.get("content-type", ""), self._plane)
                     async for line in stream.aiter_lines():
                         outage.reached()
                         event = watching.hear(line)

@@ -14,6 +14,7 @@ from holdfast.client import replies
 from holdfast.client.asks import Ask
 from holdfast.client.exchange import BrokenAnswer, Connection
 from holdfast.client.replies import Plane, Reply
+from holdfast.errors import PlaneUnavailable
 from holdfast.locks.runtime import FORKS, SYSTEM
 
 IDLE_MAX = 20
@@ -57,11 +58,14 @@ class Connections:
             connection.send("GET", self._plane.path + target, self._plane.headers, None)
             if connection.wait_head() >= 400:
                 raise replies.to_error(_reply(connection), self._plane)
+            replies.check_stream(connection.content_type, self._plane)
             rest = b""
             for piece in connection.pieces():
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in lines:
                     yield line.decode().rstrip("\r")
+        except PlaneUnavailable:
+            raise  # which is an OSError as well
         except (OSError, BrokenAnswer) as why:
             raise replies.unreachable(self._plane, why) from why
         finally:

@@ -25,7 +25,7 @@ class Connection:
         self.link = link
         self._host = host
         self._parser = httptools.HttpResponseParser(self)
-        self.reason = self.retry_after = ""
+        self.reason = self.retry_after = self.content_type = ""
         self._pieces: list[bytes] = []
         self._has_head = self._is_complete = False
         self.is_usable = True
@@ -37,7 +37,7 @@ class Connection:
         if body is not None or method != "GET":
             said["content-length"] = str(len(body or b""))
         lines = "".join(f"{name}: {value}\r\n" for name, value in said.items())
-        self.reason = self.retry_after = ""
+        self.reason = self.retry_after = self.content_type = ""
         self._pieces = []
         self._has_head = self._is_complete = False
         self.link.sendall(f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("ascii") + (body or b""))
@@ -80,6 +80,8 @@ class Connection:
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"retry-after":
             self.retry_after = value.decode("latin-1")
+        elif name.lower() == b"content-type":
+            self.content_type = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self._has_head = self._parser.get_status_code() >= 200  # else it is a word in between

@@ -19,6 +19,7 @@ PAUSES_S = (0.1, 0.4, 1.0)
 """Between the tries of what may be repeated."""
 RETRY_AFTER_S_MAX = 5.0
 """A plane that asks for more patience than this is not asked again: the caller has better things to do."""
+EVENT_STREAM = "text/event-stream"
 KEEP_S = 3.0
 """How long an idle connection is used again. Less than a plane keeps it open: a request that meets a
 connection just being closed may or may not have been obeyed."""
@@ -82,6 +83,13 @@ def read(ask: Ask[T], reply: Reply, plane: Plane) -> T:
     except msgspec.DecodeError as why:
         detail = f"does not answer like a plane ({why}); check the URL"
         raise PlaneUnavailable(str(plane), detail, applied=_perhaps(ask.method)) from why
+
+
+def check_stream(content_type: str, plane: Plane) -> None:
+    """Raises `PlaneUnavailable` if that is no stream of events: a proxy's page would be read again and again, for ever."""
+    if not content_type.startswith(EVENT_STREAM):
+        detail = f"does not answer like a plane ({content_type or 'nothing'}, not {EVENT_STREAM}); check the URL"
+        raise PlaneUnavailable(str(plane), detail, applied=False)
 
 
 def to_error(reply: Reply, plane: Plane, *, method: str = "GET") -> HoldfastError:

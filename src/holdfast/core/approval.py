@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from holdfast.core.decision import CHOICES, EXPIRES_S, ApprovalDemand, Choice
+from holdfast.core.decision import CHOICES, EXPIRES_S, ApprovalDemand, Choice, are_enough
 from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.preview import preview
 from holdfast.core.record import Kind, Record
@@ -62,6 +62,16 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     def allows(self, choice: Choice) -> bool:
         return choice in self.choices or (choice is Choice.RESPOND and self.response_schema is not None)
+
+    def check_requester(self, name: str) -> None:
+        """Raises `Invalid` if requester and approver must differ and nobody knows the requester, or too few are left."""
+        if self.separate and not name:
+            raise Invalid(_UNKNOWN_REQUESTER)
+        if self.separate and not are_enough(self.approvers, self.quorum, without={name}):
+            others = ", ".join(sorted({*self.approvers} - {name})) or "nobody else"
+            raise Invalid(
+                f"{name} asked for this and may not approve it: of {others}, {self.quorum} would have to say yes"
+            )
 
 
 def terms_of(demand: ApprovalDemand, *, message: str) -> Terms:
@@ -196,10 +206,9 @@ def approval_id(subject: str, step: str, digest: str, round: int) -> str:  # noq
 def ask(job: Job, terms: Terms, *, now: float, earlier: Approval | None = None) -> Approval:
     """A new approval for the job as it stands, which carries the decision that asks for it.
 
-    Raises `Invalid` if requester and approver must differ and nobody knows the requester.
+    Raises `Invalid` if requester and approver must differ, and nobody knows the requester, or too few are left without them.
     """
-    if terms.separate and not job.actor:
-        raise Invalid(_UNKNOWN_REQUESTER)
+    terms.check_requester(job.actor)
     decision = job.decision or {}
     policy, rounds = decision.get("policy", 0), 1 if earlier is None else earlier.round + 1
     bound = digest_of(job, policy)
@@ -244,8 +253,7 @@ def ask_step(
 
     Raises `Invalid` as `ask`. Nobody edits it: what it shows is the run's, and not the approver's to change.
     """
-    if terms.separate and not requested_by:
-        raise Invalid(_UNKNOWN_REQUESTER)
+    terms.check_requester(requested_by)
     return Approval(
         tenant=tenant,
         id=approval,
@@ -276,8 +284,7 @@ def edited(approval: Approval, job: Job, terms: Terms, now: float) -> Approval:
 
     Raises `Invalid` as `ask`.
     """
-    if terms.separate and not approval.requested_by:
-        raise Invalid(_UNKNOWN_REQUESTER)
+    terms.check_requester(approval.requested_by)
     decision = job.decision or {}
     policy = decision.get("policy", approval.policy)
     asked = Original(arguments=approval.arguments, digest=approval.digest, policy=approval.policy)

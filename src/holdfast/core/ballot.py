@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core.approval import Approval, ApprovalState, Verdict, Word
-from holdfast.core.decision import Choice
+from holdfast.core.decision import Choice, are_enough
 from holdfast.core.schema import compile_schema
 from holdfast.errors import AlreadyDecided, Conflict, Invalid, NotApprover
 
@@ -67,6 +67,10 @@ def say(approval: Approval, word: Word) -> Approval:
     if approval.terms.separate and word.choice in _PLAIN_YES and _seat(approval, word.by) == _editor(approval):
         raise NotApprover(f"{word.by} has edited this, and somebody else must approve it")
     heard = replace(approval, words=(*approval.words, replace(word, digest=approval.digest)))
+    if word.choice is Choice.EDIT and approval.terms.separate:
+        without = {approval.requested_by, _seat(approval, word.by)}
+        if not are_enough(approval.terms.approvers, approval.terms.quorum, without=without):
+            raise Invalid("nobody could approve what you make of it: whoever edits this may not, and too few are left")
     if word.choice is Choice.REJECT:
         state = ApprovalState.REJECTED
     elif len(seats_in_favour(heard)) >= approval.terms.quorum:

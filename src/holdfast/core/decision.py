@@ -6,6 +6,7 @@ asks why) needs neither the policy nor its version of then.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -42,6 +43,13 @@ class Choice(StrEnum):
 
 CHOICES = (Choice.APPROVE, Choice.REJECT, Choice.EDIT)
 """Where nobody says otherwise. Where an answer is asked for, RESPOND as well."""
+
+
+def are_enough(approvers: Sequence[str], quorum: int, *, without: Collection[str] = ()) -> bool:
+    """Whether so many of these could say yes, if those do not. Of a glob nobody knows who it stands for, nor of none at all."""
+    if not approvers or any("*" in name for name in approvers):
+        return True
+    return len({*approvers}.difference(without)) >= quorum
 
 
 class ApprovalDemand(msgspec.Struct, frozen=True, kw_only=True):

@@ -101,14 +101,17 @@ def incident_from(record: Record) -> Incident:
     return msgspec.json.decode(record.body, type=Incident)
 
 
+_ESCAPED = str.maketrans({"\\": "\\\\", "[": "\\[", "<": "&lt;", "&": "&amp;"})
+
+
 def post_mortem(incident: Incident, timeline: Sequence[Happening], counts: dict[str, int]) -> str:
     """A draft in Markdown: what is known is filled in, what people must say is asked for."""
     lasted = "it goes on" if incident.stopped_at is None else _length(incident.stopped_at - incident.started_at)
     parts = [
-        f"# Incident {incident.number}: {incident.title}",
+        f"# Incident {incident.number}: {_plain(incident.title)}",
         "\n".join(
             [
-                f"- started: {_moment(incident.started_at)}{' by ' + incident.by if incident.by else ''}",
+                f"- started: {_moment(incident.started_at)}{' by ' + _plain(incident.by) if incident.by else ''}",
                 f"- stopped: {'-' if incident.stopped_at is None else _moment(incident.stopped_at)}",
                 f"- lasted: {lasted}",
                 f"- strict matrix: {'yes' if incident.strict else 'no'}",
@@ -145,11 +148,15 @@ def _counted(counts: dict[str, int]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Other people's words must not break the table."""
     if value in (None, "", [], {}):
         return "-"
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return text.replace("|", "\\|").replace("\n", " ").replace("\r", " ")
+    return _plain(value if isinstance(value, str) else msgspec.json.encode(value).decode()).replace("|", "\\|")
+
+
+def _plain(text: str) -> str:
+    """Other people's words as words, in one line: they break no table, begin no section, and bring no links, pictures or
+    scripts along into whatever shows the draft."""
+    return " ".join(text.splitlines()).translate(_ESCAPED)
 
 
 def _moment(at: float) -> str:

@@ -23,6 +23,7 @@ from holdfast.core.decision import (
     Constraints,
     Per,
     Rate,
+    are_enough,
 )
 from holdfast.core.document import Path, Refused, load_document, told
 from holdfast.core.expression import compile_expression
@@ -219,6 +220,7 @@ def _faults(rules: Rules) -> Iterator[Fault]:
             yield Fault((*path, "name"), f"there is another rule called {rule.name!r}")
         seen.add(rule.name)
         yield from _faults_of_action(rule, path)
+        yield from _faults_of_separation(rule, path)
         yield from _faults_of_match(rule.match, (*path, "match"))
         if rule.when is not None:
             try:
@@ -246,9 +248,20 @@ def _faults_of_action(rule: Default, path: Path) -> Iterator[Fault]:
     yield from _faults_of_limits(rule, (*path, "throttle"))
 
 
+def _faults_of_separation(rule: Rule, path: Path) -> Iterator[Fault]:
+    """What every job of the rule would be refused for. What only some are, they are told: others may ask for them."""
+    asked, actor = rule.approval, rule.match.actor
+    if asked is None or not asked.separate or actor is None:
+        return
+    actors = [actor] if isinstance(actor, str) else actor
+    if not any("*" in name or are_enough(asked.approvers, asked.quorum, without={name}) for name in actors):
+        whose = f"what {actors[0]} asks for: who asks may not approve it (separate), and too few are left"
+        yield Fault((*path, "approval", "quorum"), f"nobody could approve {whose}")
+
+
 def faults_of_approvers(approvers: Sequence[str], quorum: int) -> Iterator[Fault]:
     """What keeps these from ever being asked, or from ever being enough."""
-    if 0 < len(set(approvers)) < quorum and not any("*" in name for name in approvers):
+    if not are_enough(approvers, quorum):
         yield Fault(("quorum",), "more than there are approvers")
     for name in approvers:
         yield from _faults_of_glob(name, ("approvers",))

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.core.run import NULL, Fan, RunState, Step, StepState
+from holdfast.core.run import NULL, STEP_TERMINAL, Fan, RunState, Step, StepState
 from holdfast.core.run_follow import is_met
 from holdfast.core.run_start import begin_step, deadline_of
 from holdfast.core.run_turn import Turn, is_part
 from holdfast.core.workflow_graph import UNDO, Graph, owner_of
+from holdfast.errors import Conflict
 
 _KEPT = (StepState.SUCCEEDED, StepState.SKIPPED)
 
 
 def rerun(turn: Turn, name: str, *, by: str, queued: bool = False) -> None:
     """The run must have ended. What did not end well, and what was undone, is done again as well:
-    the run could not end otherwise."""
+    the run could not end otherwise.
+
+    Raises `Conflict` for a run that retention has begun to remove: steps that succeeded are not known any more, and would
+    be done a second time."""
     steps = {step.name: step for step in turn.every_step() if not step.name.endswith(UNDO)}
+    known = sum(step.state in STEP_TERMINAL for name, step in steps.items() if name in turn.graph.nodes)
+    if known < len(turn.graph.nodes) - turn.run.open:
+        raise Conflict(f"run {turn.run.id} is so old that it is just being removed: start another one")
     again = _again(turn.graph, name, steps)
     highest: dict[str, int] = {}
     for step in steps.values():

@@ -24,7 +24,8 @@ from holdfast.core.run_words import Happening, TimerDue
 from holdfast.errors import Conflict, HoldfastError, NotFound
 from holdfast.flow.audit import Entry
 from holdfast.flow.kept_locks import KeptLocks
-from holdfast.flow.run_draft import RunDraft, Tools
+from holdfast.flow.run_draft import RunDraft
+from holdfast.flow.run_tools import Tools
 from holdfast.ports import Change, RecordChange, Transaction
 from holdfast.telemetry import Telemetry
 
@@ -204,10 +205,13 @@ class Advancer:
 
     async def _write(self, transaction: Transaction, entry: Entry | None) -> bool:
         async def write(audited: Sequence[RecordChange] = ()) -> bool:
-            [written] = await self._tools.transact([replace(transaction, records=[*transaction.records, *audited])])
+            [written] = await self._tools.attempt([replace(transaction, records=[*transaction.records, *audited])])
             return written
 
-        return await (write() if entry is None else entry.add(write))
+        written = await (write() if entry is None else entry.add(write))
+        if not written:
+            await self._tools.withdraw([transaction])
+        return written
 
     async def read_results(self, records: Sequence[Record]) -> list[Happening | None]:
         """What each result says; None where there is nothing left to say."""

@@ -11,7 +11,7 @@ from holdfast.core.states import State
 from holdfast.errors import Conflict, VersionMismatch
 from holdfast.flow.audit import Entry
 from holdfast.flow.submit import Order, Submitter
-from holdfast.ports import Accepted, RecordChange, Store, Submission, Transaction
+from holdfast.ports import Accepted, DeadLetter, RecordChange, Store, Submission, Transaction
 
 REPEATABLE = frozenset({State.FAILED, State.TIMEOUT, State.CANCELLED})
 
@@ -33,10 +33,15 @@ async def retry(
     if (first := await submitter.find_repeated(order)) is not None:
         return first
     submission = await submitter.admit(order)
-    await _submit_once(submission, store=store, entry=entry)
+    try:
+        await _submit_once(submission, store=store, entry=entry)
+    except Conflict:
+        await submitter.withdraw([submission.job])
+        raise
     [stored] = await store.find_jobs([submission.job.id])
     if stored is not None:
         return Accepted(stored, repeated=False)
+    await submitter.withdraw([submission.job])
     [answer] = await store.submit([submission])  # somebody else was quicker: this is what they were given
     assert isinstance(answer, Accepted), "the key is made of the job, and so is what it was used for"
     return answer
@@ -66,6 +71,18 @@ async def replay(
     if letter.replayed_as is not None:
         return Accepted(await store.get_job(tenant, letter.replayed_as), repeated=True)
     submission = await submitter.admit(order_again(letter.job, by="" if entry is None else entry.act.by))
+    try:
+        answer = await _replay_once(letter, submission, store=store, entry=entry)
+    except Conflict:
+        await submitter.withdraw([submission.job])
+        raise
+    if answer.repeated:
+        await submitter.withdraw([submission.job])
+    return answer
+
+
+async def _replay_once(letter: DeadLetter, submission: Submission, *, store: Store, entry: Entry | None) -> Accepted:
+    tenant, number = letter.tenant, letter.number
     if entry is None:
         return await store.replay_dead_letter(tenant, number, submission)
     answers: list[Accepted] = []

@@ -64,6 +64,7 @@ async def fire(
                 break
     except (Invalid, NotFound) as refused:
         # It will be refused at the next tick as well, until a person looks: that is what the event is for.
+        await submitter.withdraw(submission.job for submission in submissions)
         submissions, made, error = [], [], f"{refused.code}: {refused}"
     after = replace(schedule, next_at=due.next_at, held=False)
     if due.ticks:
@@ -74,7 +75,10 @@ async def fire(
         notes=[_told(schedule, due, made, error)],
     )
     written = await transact(transaction, store=store, entry=entry, made=made)
-    return Fired(replace(after, version=after.version + 1), tuple(made), error) if written else None
+    if not written:
+        await submitter.withdraw(submission.job for submission in submissions)
+        return None
+    return Fired(replace(after, version=after.version + 1), tuple(made), error)
 
 
 async def _start(order: RunOrder, runs: Starts) -> list[str]:

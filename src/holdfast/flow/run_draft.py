@@ -8,7 +8,6 @@ it can be lost or happen twice, whenever the engine dies.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 import msgspec
@@ -51,32 +50,15 @@ from holdfast.errors import Invalid, NotFound
 from holdfast.flow.admission import RunRoom, count_live_runs
 from holdfast.flow.cancel import cancelling
 from holdfast.flow.gate import followed
-from holdfast.flow.give import Giver, transact
 from holdfast.flow.run_session import find_session
 from holdfast.flow.run_steps import KnownSteps
-from holdfast.flow.submit import Order, Submitter, new_id
-from holdfast.flow.workflows import Workflows
-from holdfast.locks.runtime import Runtime
-from holdfast.ports import Change, Note, RecordChange, Store, Submission, Transaction
+from holdfast.flow.run_tools import Tools
+from holdfast.flow.submit import Order, new_id
+from holdfast.ports import Change, Note, RecordChange, Submission, Transaction
 
 CANCELS_MAX = 8
 """Jobs that are told to stop in the very transaction that wants it. More are told by whoever finds the wish."""
 STOPS_MAX = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
-    store: Store
-    workflows: Workflows
-    submitter: Submitter
-    runtime: Runtime
-    live_runs_max: int
-    """Of a tenant. Runs within runs count, and wait where there is no room for them."""
-    giver: Giver | None = None
-    """Who gives what a run orders straight to a worker; None: nobody here can."""
-
-    async def transact(self, transactions: Sequence[Transaction]) -> list[bool]:
-        return await transact(transactions, store=self.store, giver=self.giver)
 
 
 class RunDraft:
@@ -183,7 +165,7 @@ class RunDraft:
         """Carry out the commands, and tell the run of those that came to an end at once."""
         run, commands, said, changed = first.run, first.commands, list(first.notes), first.changed
         steps.take(first)
-        while ended := await self._carry_out(run, commands):
+        while ended := await self._try_carry_out(run, commands):
             more = await self._advanced(graph, run, steps, ended)
             run, commands = more.run, more.commands
             said += more.notes
@@ -219,6 +201,13 @@ class RunDraft:
             self._leave(following.run, f"{following.run}.turn.{following.generation}", About.TURN, word)
 
     # -- commands: each returns how it ended, if it has ended already --------------------------------
+
+    async def _try_carry_out(self, run: Run, commands: Sequence[Command]) -> list[Happening]:
+        try:
+            return await self._carry_out(run, commands)
+        except Exception:
+            await self._tools.withdraw([self.transaction()])
+            raise
 
     async def _carry_out(self, run: Run, commands: Sequence[Command]) -> list[Happening]:
         ended: list[Happening] = []
@@ -282,14 +271,14 @@ class RunDraft:
         )
         job = submission.job
         self._submissions[job.id] = submission
-        # Counted whether or not it will be written: that is forgotten with the next count.
-        self._tools.submitter.admission.admitted(job)
         # Denied at once: told now. The result that the store leaves of it is no news then.
         return [JobEnded(command.step, job.id, job.state, job.result, job.error)] if job.is_terminal else []
 
     async def _cancel_job(self, command: CancelJob) -> Sequence[Happening]:
         error = {"code": "cancelled", "message": command.reason}
-        if self._submissions.pop(command.job, None) is not None:
+        taken_back = self._submissions.pop(command.job, None)
+        if taken_back is not None:
+            await self._tools.submitter.withdraw([taken_back.job])
             return [JobEnded(command.step, command.job, State.CANCELLED, None, error)]
         [job] = await self._tools.store.find_jobs([JobId(command.job)])
         if job is None:

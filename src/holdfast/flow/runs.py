@@ -20,8 +20,9 @@ from holdfast.flow.admission import count_live_runs
 from holdfast.flow.advance import Advancer
 from holdfast.flow.audit import Entry
 from holdfast.flow.kept_locks import KeptLocks
-from holdfast.flow.run_draft import RunDraft, Tools
+from holdfast.flow.run_draft import RunDraft
 from holdfast.flow.run_session import enter_session
+from holdfast.flow.run_tools import Tools
 from holdfast.flow.session import SessionPolicy
 from holdfast.flow.submit import new_id
 from holdfast.ports import RecordChange
@@ -124,8 +125,15 @@ class Runs:
         return await self._advancer.ask(tenant, run_id, ResumeAsked(by), entry=entry)
 
     async def rerun(self, tenant: Tenant, run_id: str, *, step: str, by: str, entry: Entry | None = None) -> Run:
-        """Begin a run that has ended again at `step`; what came before it stays as it was. In its session it is the last."""
-        return await self._advancer.ask(tenant, run_id, RerunAsked(step, by), entry=entry)
+        """Begin a run that has ended again at `step`; what came before it stays as it was. In its session it is the last.
+
+        Raises `TooMany` as `start` does: from now on it is one of the tenant's unfinished runs again."""
+        async with self._gate.hold(tenant):
+            room = await self._room(tenant)
+            # Asked for after the room: if it has not ended by now it has a place already, and is told that it has not ended.
+            if room < 1 and (await self.get(tenant, run_id)).is_terminal:
+                raise self._too_many()
+            return await self._advancer.ask(tenant, run_id, RerunAsked(step, by), entry=entry)
 
     # -- admission ---------------------------------------------------------------------------------
 
@@ -142,12 +150,11 @@ class Runs:
                 raise
 
     async def _admit_together(self, tenant: Tenant, batch: list[_Applicant]) -> None:
-        most = self._tools.live_runs_max
-        room = most - await count_live_runs(tenant, store=self._store)
-        for applicant in batch[max(0, room) :]:
-            applicant.fail(TooMany(f"the tenant has {most} unfinished runs", retry_after_s=RETRY_AFTER_S))
+        room = max(0, await self._room(tenant))
+        for applicant in batch[room:]:
+            applicant.fail(self._too_many())
         drafted = []
-        for applicant in batch[: max(0, room)]:
+        for applicant in batch[:room]:
             try:
                 drafted.append((applicant, *await self._draft(applicant)))
             except HoldfastError as error:
@@ -164,6 +171,12 @@ class Runs:
                 applicant.succeed(Started(run, repeated=False))
             else:
                 await self._answer_refused(applicant)
+
+    async def _room(self, tenant: Tenant) -> int:
+        return self._tools.live_runs_max - await count_live_runs(tenant, store=self._store)
+
+    def _too_many(self) -> TooMany:
+        return TooMany(f"the tenant has {self._tools.live_runs_max} unfinished runs", retry_after_s=RETRY_AFTER_S)
 
     async def _answer_refused(self, applicant: _Applicant) -> None:
         """Somebody was quicker with the same key, or in the same session."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -115,13 +115,16 @@ class Submitter:
         finally:
             for n in admitted:
                 self._in_flight.discard((orders[n].tenant, orders[n].key or ""))
-        for (n, submission), reply in zip(submissions.items(), stored, strict=True):
+        for n, reply in zip(submissions, stored, strict=True):
             if isinstance(reply, Reused):
                 answers[n] = KeyReused(f"this key was used for another request; it made job {reply.job_id}")
             else:
                 answers[n] = reply
-            if not isinstance(reply, Accepted) or reply.repeated:
-                self.admission.withdrawn(submission.job)
+        await self.withdraw(
+            submission.job
+            for submission, reply in zip(submissions.values(), stored, strict=True)
+            if not isinstance(reply, Accepted) or reply.repeated
+        )
         too_many = {n for n, answer in enumerate(answers) if isinstance(answer, TooMany) and orders[n].key is not None}
         for n, repeated in (await self._find_repeated({n: orders[n] for n in sorted(too_many)})).items():
             answers[n] = repeated
@@ -148,7 +151,7 @@ class Submitter:
         self, orders: Sequence[Order], admitted: Mapping[int, Ruled], answers: list[Accepted | HoldfastError | None]
     ) -> dict[int, Submission]:
         """Those of them that do not come too early. Asked last: who is refused for something else takes nothing from a rate."""
-        early = await self._throttles.admit([ruled.decision for ruled in admitted.values()])
+        early = await self._throttles.admit([(ruled.job.id, ruled.decision) for ruled in admitted.values()])
         submissions: dict[int, Submission] = {}
         for (n, ruled), too_early in zip(admitted.items(), early, strict=True):
             if too_early is None:
@@ -206,16 +209,13 @@ class Submitter:
         return answer
 
     async def prepare(self, order: Order) -> Submission:
-        """The order as a job to store, decided. Raises `Invalid` for a topic that is not declared or a payload
-        that its schema does not take, `TooMany` where the policy throttles. A job of a run is not refused for
-        that, but waits: nobody is there to come again, and together a step's jobs may be more than are ever taken."""
+        """The order of a run as a job to store, decided, and counted whether or not there is room for it: for a transaction of
+        the caller's, who withdraws it if it is not written. Raises `Invalid` for a topic that is not declared or a payload
+        that its schema does not take. Where the policy throttles it is not refused, but waits: nobody is there to come
+        again, and together a step's jobs may be more than are ever taken."""
         job, decision = self._rule_on(order)
-        if order.run:
-            job = replace(job, not_before=job.not_before + await self._throttles.reserve(decision))
-        else:
-            [too_early] = await self._throttles.admit([decision])
-            if too_early is not None:
-                raise too_early
+        job = replace(job, not_before=job.not_before + await self._throttles.reserve(job.id, decision))
+        self.admission.admitted(job)
         return _submission(order, job)
 
     def _rule_on(self, order: Order) -> Ruled:
@@ -227,14 +227,24 @@ class Submitter:
         return Ruled(*rule_on(new, self._policy, now=now))
 
     async def admit(self, order: Order) -> Submission:
-        """As `prepare`, if the tenant may have one more: for a transaction of the caller's. Raises `TooMany`.
-
-        It is counted whether or not the caller will write it: that is forgotten with the next count."""
+        """As `prepare`, of what is no run's, if the tenant may have one more. Raises `TooMany` also where the policy throttles."""
         await self.admission.count()
-        submission = await self.prepare(order)
-        self.admission.check(submission.job)
-        self.admission.admitted(submission.job)
-        return submission
+        job, decision = self._rule_on(order)
+        self.admission.check(job)
+        self.admission.admitted(job)
+        [too_early] = await self._throttles.admit([(job.id, decision)])
+        if too_early is not None:
+            self.admission.withdrawn(job)
+            raise too_early
+        return _submission(order, job)
+
+    async def withdraw(self, jobs: Iterable[Job]) -> None:
+        """They were prepared or admitted, and are certainly not stored: what they took of limits and rates is given back.
+        Where nobody knows whether they are, limits are counted anew soon, and a rate has it again in its time."""
+        withdrawn = list(jobs)
+        for job in withdrawn:
+            self.admission.withdrawn(job)
+        await self._throttles.give_back(job.id for job in withdrawn)
 
     def _admit(self, order: Order, job: Job) -> None:
         self.admission.check(job)

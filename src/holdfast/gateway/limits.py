@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 from starlette.types import Receive
 
+from holdfast.api.freezes import SCOPE
 from holdfast.api.words import NAME, NO_NUL, NOT_BLANK
 from holdfast.core.job import Tenant
 from holdfast.errors import Forbidden, Invalid, Malformed, NotFound, TooLarge, WrongMedia
@@ -163,6 +164,7 @@ _MEANING = {
     repr(NO_NUL): "text without NUL",
     repr(NAME): "at most 128 letters, digits and _.:@/-, the first a letter or a digit",
     repr(NOT_BLANK): "a text that says something",
+    repr(SCOPE): "all, tenant=NAME or topic=NAME, where a topic may end in * to mean a family",
 }
 
 

@@ -116,8 +116,8 @@ class Front:
         self.observer.renewed(lease.lock_class, 1)
 
     def releasable(self, lease: Lease) -> None:
-        """Raise unless there is something to release. After a loss nothing is sent to the store:
-        whoever holds the lock now must not be disturbed."""
+        """Raise unless there is something to release. After a loss nothing is sent to the store: whoever holds the lock now
+        must not be disturbed. Of all who release a lost lease one is told so, and the others that it is released."""
         if lease.lock_class.pattern is _TTL_HOLD:
             raise ValueError(f"{lease.key!r} is a ttl_hold window: it is kept to its end")
         lease.check_fork()
@@ -125,8 +125,9 @@ class Front:
             raise NotOwned(lease.key, operation="release", was_released=True)
         self.keeper.forget(lease)
         if lease.lost is not None:
+            if not lease.end():
+                raise NotOwned(lease.key, operation="release", was_released=True)
             self.observer.release_skipped(lease.lock_class, lease.key, reason=lease.lost)
-            lease.released = True
             raise LeaseLost(lease.key, reason=lease.lost, fence=lease.fence)
 
     def released(self, lease: Lease) -> None:

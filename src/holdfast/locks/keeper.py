@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -34,6 +36,7 @@ BATCH_MAX = 100
 SWEEP_S_MIN = 0.005
 SWEEP_S_MAX = 1.0
 CLOSE_S_MAX = 5.0
+CLOSED = "they are closed: open others"
 
 
 class Keeper:
@@ -61,6 +64,7 @@ class Keeper:
         self._closing = False
         self._fork = FORKS.generation
         self._ready = threading.Event()
+        self._starting = threading.Lock()
         self._thread: threading.Thread | asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._work_loop: asyncio.AbstractEventLoop | None = None
@@ -90,13 +94,26 @@ class Keeper:
 
     def start(self) -> None:
         if self._thread is None:
-            self._thread = self._runtime.run_in_thread(self._run, "holdfast-keeper")
+            with self._starting:  # threads may come at once, and each would start one
+                if self._thread is None:
+                    self._thread = self._runtime.run_in_thread(self._run, "holdfast-keeper")
+
+    @property
+    def is_parents(self) -> bool:
+        """Whether this process is a child that was forked off after the keeper was made: its thread stayed behind."""
+        return self._fork != FORKS.generation
+
+    def check_fork(self) -> None:
+        """Raises `Unavailable` in a forked child, where nobody would renew anything."""
+        if self._fork != FORKS.generation:
+            raise Unavailable("locks", "opened before a fork: open another one in the child", applied=False)
 
     def run_blocking(self, call: Callable[[], Awaitable[object]]) -> object:
         """Run a coroutine in the keeper's loop, from a thread that waits for it. A thread that is
         interrupted while it waits takes the coroutine with it."""
-        if self._fork != FORKS.generation:
-            raise Unavailable("locks", "opened before a fork: open another one in the child", applied=False)
+        self.check_fork()
+        if self._closing or sys.is_finalizing():  # then its thread will not run any more
+            raise Unavailable("locks", CLOSED, applied=False)
         self.start()
         self._ready.wait()
         assert self._loop is not None
@@ -104,14 +121,32 @@ class Keeper:
         async def run() -> object:
             return await call()
 
-        running = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        asked = run()
         try:
-            return running.result()
+            running = asyncio.run_coroutine_threadsafe(asked, self._loop)
+        except RuntimeError:  # closed between the lines
+            asked.close()
+            raise Unavailable("locks", CLOSED, applied=False) from None
+        try:
+            return self._wait_for(running)
+        except CancelledError:
+            raise Unavailable("locks", CLOSED, applied=None) from None
         except BaseException:
             running.cancel()
             with suppress(BaseException):
                 running.result(CLOSE_S_MAX)
             raise
+
+    def _wait_for(self, running: Future[object]) -> object:
+        """However long it takes; but a loop that is just ending may have taken a call that it never makes."""
+        while True:
+            try:
+                return running.result(CLOSE_S_MAX)
+            except TimeoutError:
+                if running.done():
+                    raise  # the call's own
+                if isinstance(self._thread, threading.Thread) and not self._thread.is_alive():
+                    raise Unavailable("locks", CLOSED, applied=None) from None
 
     def hand(self, errand: Callable[[], None]) -> None:
         """Have `errand` called in the keeper's loop, without waiting for it. Once the keeper is closed, or in a forked

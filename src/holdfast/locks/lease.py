@@ -228,6 +228,15 @@ class Lease:
         if told is not None and not self.carries_on:
             told()
 
+    def end(self) -> bool:
+        """It is to be released. False if somebody else has said so before: of two threads at the same moment, one. A loss
+        that is not known by now is none any more."""
+        with _LOSING:
+            if self.released:
+                return False
+            self.released = True
+            return True
+
     def count_on_from(self, earlier: Lease) -> None:
         """Go on numbering operations where another lease with the same fence stopped."""
         self._seq = earlier._seq

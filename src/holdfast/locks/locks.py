@@ -188,6 +188,8 @@ class Locks:
         return await self._store.list_history(self._front.key(lock_class, item), limit=limit)
 
     async def _acquire(self, chosen: LockClass, key: str, wait_s: float, *, fences: int = 1) -> Lease:
+        if self.loop is not None and self.loop.is_closed():
+            raise Unavailable("locks", "opened in an event loop that is closed: open others", applied=False)
         token = self._runtime.token()
         try:
             grant, sent_at, waited_s = await self._room.acquire(chosen, key, token, wait_s=wait_s, fences=fences)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-_SCRIPT = Path(__file__).with_suffix(".lua").read_text()
+_SCRIPT = Path(__file__).with_suffix(".lua").read_text(encoding="ascii")  # a client may write in whatever encoding
 
 logger = logging.getLogger(__name__)
 
@@ -37,14 +37,21 @@ UNDO_PAUSES_S = (0.0, 0.1, 0.2)
 to be kept, and each try may be repeated by its client's own rules. The error is then raised as it was."""
 
 
+HELD_MAX = 1000
+"""Tokens that one `AsyncLock` knows of; of more, the oldest are forgotten. Who lets a lock run out gives none back."""
+
+
 class _Local(threading.local):
     token: bytes | None = None
+    request: str = ""
+    """Which acquire it came from. Stays after the release, which may have to be repeated."""
     fence: int | None = None
 
 
 class _Shared:
     def __init__(self) -> None:
         self.token: bytes | None = None
+        self.request = ""
         self.fence: int | None = None
 
 
@@ -55,7 +62,7 @@ class _TaskLocal:
     """
 
     def __init__(self) -> None:
-        self._held: dict[bytes, int | None] = {}
+        self._held: dict[bytes, tuple[str, int | None]] = {}
         self._by_task: weakref.WeakKeyDictionary[asyncio.Task[Any], bytes] = weakref.WeakKeyDictionary()
 
     @property
@@ -66,19 +73,31 @@ class _TaskLocal:
             return mine
         return next(iter(self._held)) if len(self._held) == 1 else None
 
+    @token.setter
+    def token(self, token: bytes | None) -> None:
+        """By hand, as one may with redis-py's: whoever kept the token of a lock elsewhere goes on with it here."""
+        if token is None:
+            self._held.clear()
+        else:
+            self.hold(token, "", None)
+
+    @property
+    def request(self) -> str:
+        token = self.token
+        return "" if token is None else self._held[token][0]
+
     @property
     def fence(self) -> int | None:
         token = self.token
-        return None if token is None else self._held[token]
+        return None if token is None else self._held[token][1]
 
-    def hold(self, token: bytes, fence: int | None) -> None:
-        self._held[token] = fence
+    def hold(self, token: bytes, request: str, fence: int | None) -> None:
+        self._held[token] = (request, fence)
+        if len(self._held) > HELD_MAX:
+            del self._held[next(iter(self._held))]
         task = asyncio.current_task()
         if task is not None:
             self._by_task[task] = token
-
-    def holds(self, token: bytes) -> bool:
-        return token in self._held
 
     def drop(self, token: bytes) -> None:
         self._held.pop(token, None)
@@ -106,20 +125,26 @@ class _Settings:
         self.blocking_timeout = blocking_timeout
         self.thread_local = thread_local
         self.raise_on_release_error = raise_on_release_error
-        if timeout and sleep > timeout:
-            raise LockError("'sleep' must be less than 'timeout'", lock_name=name)
         self._script = redis.register_script(_SCRIPT)
 
-    def _keys(self) -> list[str]:
+    def _keys(self) -> list[str | bytes]:
         return [self.name, beside(self.name)]
 
-    def _ttl_ms(self) -> int:
-        return int(self.timeout * 1000) if self.timeout else 0
+    def _ttl_ms(self) -> int | str:
+        # Less than a millisecond is 0, which Redis refuses: it is not the same as none.
+        return int(self.timeout * 1000) if self.timeout else ""
 
     def _new_token(self, token: str | bytes | None) -> bytes:
-        if token is None:
-            return SYSTEM.token().encode()
-        return token.encode() if isinstance(token, str) else token
+        return SYSTEM.token().encode() if token is None else self._encoded(token)
+
+    def _encoded(self, token: Any) -> bytes:
+        """As the client writes it."""
+        # Clients of asyncio have it elsewhere, but for a cluster's.
+        encoder = getattr(getattr(self.redis, "connection_pool", None), "get_encoder", None) or self.redis.get_encoder
+        return bytes(encoder().encode(token))
+
+    def _is_mine(self, stored: Any, token: Any) -> bool:
+        return token is not None and stored is not None and self._encoded(stored) == self._encoded(token)
 
     def _extension(self, token: bytes | None, verb: str) -> bytes:
         if token is None:
@@ -142,8 +167,10 @@ class _Settings:
         return LockError("Unable to acquire lock within the time specified", lock_name=self.name)
 
 
-def beside(name: str) -> str:
+def beside(name: str | bytes) -> str | bytes:
     """The name of what is kept beside a lock, in the same slot of a Redis Cluster."""
+    if isinstance(name, bytes):
+        return str(beside(name.decode("latin-1"))).encode("latin-1")
     opened = name.find("{")
     closed = name.find("}", opened + 1) if opened >= 0 else -1
     return f"{name}:holdfast" if closed > opened + 1 else f"{{{name}}}:holdfast"
@@ -151,12 +178,6 @@ def beside(name: str) -> str:
 
 def _fence(reply: Any) -> int | None:
     return int(reply) if reply else None
-
-
-def _same(stored: Any, token: bytes | None) -> bool:
-    if token is None or stored is None:
-        return False
-    return bool((stored if isinstance(stored, bytes) else str(stored).encode()) == token)
 
 
 class Lock(_Settings):
@@ -191,16 +212,16 @@ class Lock(_Settings):
         blocking_timeout: float | None = None,
         token: str | bytes | None = None,
     ) -> bool:
-        chosen = self._new_token(token)
+        chosen, request = self._new_token(token), SYSTEM.token()
         sleep = self.sleep if sleep is None else sleep
         blocking = self.blocking if blocking is None else blocking
         blocking_timeout = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         deadline = None if blocking_timeout is None else SYSTEM.now() + blocking_timeout
         try:
             while True:
-                fence = _fence(self._run("acquire", chosen, self._ttl_ms()))
+                fence = _fence(self._run("acquire", chosen, request, self._ttl_ms()))
                 if fence is not None:
-                    self.local.token, self.local.fence = chosen, fence
+                    self.local.token, self.local.request, self.local.fence = chosen, request, fence
                     return True
                 pause = SYSTEM.jitter(sleep)
                 if not blocking or (deadline is not None and SYSTEM.now() + pause > deadline):
@@ -209,40 +230,39 @@ class Lock(_Settings):
         except BaseException:
             # Failed or interrupted: the request may have been carried out. Without this a lock with no
             # timeout would be held for ever by nobody. Nobody else undoes it once the caller has the error.
-            if chosen != self.local.token:  # it holds that already, and only asked again
-                self._undo(chosen)
+            self._undo(chosen, request)
             raise
 
     def locked(self) -> bool:
         return self.redis.get(self.name) is not None
 
     def owned(self) -> bool:
-        return _same(self.redis.get(self.name), self.local.token)
+        return self._is_mine(self.redis.get(self.name), self.local.token)
 
     def release(self) -> None:
         token = self.local.token
         if token is None:
             raise self._unlocked()
         # An error of the connection leaves the token in place: the release can be repeated.
-        reply = self._run("release", token)
+        reply = self._run("release", token, self.local.request)
         self.local.token = None
         self._check(reply, "release")
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:  # noqa: FBT001, FBT002
         token = self._extension(self.local.token, "extend")
-        self._check(self._run("extend", token, int(additional_time * 1000), int(replace_ttl)), "extend")
+        self._check(self._run("extend", token, "", int(additional_time * 1000), int(replace_ttl)), "extend")
         return True
 
     def reacquire(self) -> Literal[True]:
         token = self._extension(self.local.token, "reacquire")
-        self._check(self._run("extend", token, self._ttl_ms(), 1), "reacquire")
+        self._check(self._run("reacquire", token, "", int((self.timeout or 0) * 1000)), "reacquire")
         return True
 
-    def _undo(self, token: bytes) -> None:
+    def _undo(self, token: bytes, request: str) -> None:
         for pause in UNDO_PAUSES_S:
             SYSTEM.sleep(SYSTEM.jitter(pause))
             with suppress(Exception):
-                self._run("release", token)
+                self._run("undo", token, request)
                 return
         self._undo_failed()
 
@@ -284,15 +304,15 @@ class AsyncLock(_Settings):
         blocking_timeout: float | None = None,
         token: str | bytes | None = None,
     ) -> bool:
-        chosen = self._new_token(token)
+        chosen, request = self._new_token(token), SYSTEM.token()
         blocking = self.blocking if blocking is None else blocking
         blocking_timeout = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         deadline = None if blocking_timeout is None else SYSTEM.now() + blocking_timeout
         try:
             while True:
-                fence = _fence(await self._run("acquire", chosen, self._ttl_ms()))
+                fence = _fence(await self._run("acquire", chosen, request, self._ttl_ms()))
                 if fence is not None:
-                    self.local.hold(chosen, fence)
+                    self.local.hold(chosen, request, fence)
                     return True
                 pause = SYSTEM.jitter(self.sleep)
                 if not blocking or (deadline is not None and SYSTEM.now() + pause > deadline):
@@ -301,42 +321,41 @@ class AsyncLock(_Settings):
         except BaseException:
             # Cancelled or failed: the request may have been carried out. The dying task does not
             # wait; without this a lock with no timeout would be held for ever by nobody.
-            if not self.local.holds(chosen):  # else it only asked again
-                undoing = asyncio.ensure_future(self._undo(chosen))
-                self._undoing.add(undoing)
-                undoing.add_done_callback(self._undoing.discard)
+            undoing = asyncio.ensure_future(self._undo(chosen, request))
+            self._undoing.add(undoing)
+            undoing.add_done_callback(self._undoing.discard)
             raise
 
     async def locked(self) -> bool:
         return await self.redis.get(self.name) is not None
 
     async def owned(self) -> bool:
-        return _same(await self.redis.get(self.name), self.local.token)
+        return self._is_mine(await self.redis.get(self.name), self.local.token)
 
     async def release(self) -> None:
         token = self.local.token
         if token is None:
             raise self._unlocked()
         # Cancelled or cut off, it leaves the token in place: the release can be repeated.
-        reply = await self._run("release", token)
+        reply = await self._run("release", token, self.local.request)
         self.local.drop(token)
         self._check(reply, "release")
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:  # noqa: FBT001, FBT002
         token = self._extension(self.local.token, "extend")
-        self._check(await self._run("extend", token, int(additional_time * 1000), int(replace_ttl)), "extend")
+        self._check(await self._run("extend", token, "", int(additional_time * 1000), int(replace_ttl)), "extend")
         return True
 
     async def reacquire(self) -> Literal[True]:
         token = self._extension(self.local.token, "reacquire")
-        self._check(await self._run("extend", token, self._ttl_ms(), 1), "reacquire")
+        self._check(await self._run("reacquire", token, "", int((self.timeout or 0) * 1000)), "reacquire")
         return True
 
-    async def _undo(self, token: bytes) -> None:
+    async def _undo(self, token: bytes, request: str) -> None:
         for pause in UNDO_PAUSES_S:
             await asyncio.sleep(SYSTEM.jitter(pause))
             with suppress(Exception):
-                await self._run("release", token)
+                await self._run("undo", token, request)
                 return
         self._undo_failed()
 

@@ -134,7 +134,7 @@ def is_gone(holder: str) -> bool:
     except OSError:
         return False
     try:
-        with open(f"/proc/{pid}/stat") as stat:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:  # processes name themselves
             return stat.read().rpartition(")")[2].split()[0] in "ZX"  # dead, and not yet reaped by its parent
     except OSError:
         return False

@@ -92,6 +92,7 @@ class SyncLocks:
 
     def acquire(self, lock_class: LockClass | str, item: str, *, wait: float | None = None) -> Lease:
         """A lease to keep by hand, renewed until `release`. Raises `LockBusy` when the budget is spent."""
+        self._keeper.check_fork()
         chosen, key = self._front.item(lock_class, item)
         wait_s = chosen.wait if wait is None else wait
         if chosen.takes_turns:
@@ -107,6 +108,7 @@ class SyncLocks:
 
     def claim(self, lock_class: LockClass | str, item: str) -> Lease | None:
         """A window of a `ttl_hold` class, or None if another owner's is open. See `Locks.claim`."""
+        self._keeper.check_fork()  # the child would have the token of its parent, and so its windows
         chosen, key, token = self._front.window(lock_class, item)
         sent_at = self._runtime.now()
         reply = self._store.acquire(key, token, ttl_ms=chosen.ttl_ms)
@@ -125,11 +127,11 @@ class SyncLocks:
         A release whose answer is lost, or that the store refuses, is repeated in the background until
         it is certain or the lease has expired.
         """
-        already = lease.released
         try:
             self._front.releasable(lease)
-        except LockError:
-            if lease.in_turn and not already:
+        except LeaseLost:
+            # Raised to one of all who release it. A forked child is no part of its parent's queue.
+            if lease.in_turn and not self._keeper.is_parents:
                 self._queues.leave(lease.key)
             raise
         if not lease.in_turn:

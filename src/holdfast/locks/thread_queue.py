@@ -92,13 +92,13 @@ class ThreadQueues:
         at once, one is raised `NotOwned`.
         """
         with self._guard:
-            if lease.released:
+            line = self._lines.get(lease.key)
+            # Asked before it has ended: then nothing of it is left. Whoever ends it is also who leaves the line, once.
+            may_pass = line is not None and bool(line.waiters) and may_pass_on(lease, line.fences_end)
+            if not lease.end():
                 raise NotOwned(lease.key, operation="release", was_released=True)
-            line = self._lines[lease.key]
-            if not line.waiters or not may_pass_on(lease, line.fences_end):
-                lease.released = True
+            if line is None or not may_pass or lease.lost is not None:
                 return False
-            lease.released = True
             heir = lease.successor(lease.fence + 1)
             watch(heir)
             turn = line.waiters.popleft()

@@ -63,7 +63,7 @@ def find_runbook(wanted: str) -> Runbook | None:
 
 
 def read(path: Path) -> Runbook:
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     opening, *parts = _HEADING.split(text)
     title, _, summary = opening.strip().partition("\n")
     alert = _ALERT.search(summary)

@@ -21,8 +21,8 @@ class Clock:
 
     def advance(self, seconds: float) -> None:
         """So much time passes at once, for everybody: leases not renewed meanwhile are over, as after a suspend."""
-        if seconds < 0:
-            raise ValueError("time does not go back")
+        if not 0 <= seconds < float("inf"):
+            raise ValueError("time does not go back, nor to its end")
         self._skipped_s += seconds
         for callback in self._told:
             callback()

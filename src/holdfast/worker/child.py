@@ -22,6 +22,7 @@ from typing import Any
 from holdfast.worker.context import Job, SyncJob
 from holdfast.worker.ending import awaited, ended, ended_task, failed, told
 from holdfast.worker.errors import AttemptOver, BrokenWorker, LeaseLost
+from holdfast.worker.streams import Streams
 from holdfast.worker.wire import Answer, Ask, Begin, Broken, CancelWork, ChildEnd, Done, Order, Ready, Request, Work
 from holdfast.worker.worker import Worker, load, loop_factory
 
@@ -66,11 +67,13 @@ class Performer:
 
     def serve(self) -> None:
         worker = self._load()
+        streams = Streams()
         while worker is not None and (order := self._end.wait_order()) is not None:
             if isinstance(order, Work):
                 done = self._perform(worker, order)
                 if os.getpid() != self._pid:
                     os._exit(done.outcome != "succeeded")  # a copy that the handler made: the original has the word
+                streams.restore()
                 self._end.say(done)
             # Anything else is late: for a handler that has already ended.
 

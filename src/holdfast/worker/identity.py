@@ -57,7 +57,7 @@ def find_start(pid: int) -> str | None:
         shown = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  (a number)
         return re.sub(r"[^A-Za-z0-9]+", "", shown.stdout) or None
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()

@@ -95,4 +95,5 @@ def descendants(pid: int) -> list[int]:
 def _parents() -> Iterator[tuple[int, int]]:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended
-            yield int(stat.parent.name), int(stat.read_text().rpartition(")")[2].split()[1])
+            shown = stat.read_text(encoding="utf-8", errors="replace")  # processes name themselves
+            yield int(stat.parent.name), int(shown.rpartition(")")[2].split()[1])

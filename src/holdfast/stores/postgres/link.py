@@ -25,7 +25,7 @@ LINES_MAX = 4
 LOST = (*BROKEN, asyncpg.InternalClientError)
 """The connection is gone. Where it died while nothing was asked of it, the driver says so in its own confused way."""
 
-STANDBY = "this server is a standby, or can only be read; add target_session_attrs=read-write and all hosts to the URL"
+STANDBY = "this server is a standby, or can only be read; name all hosts in the URL, and the primary is found"
 
 _FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 

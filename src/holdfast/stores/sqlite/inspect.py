@@ -69,7 +69,7 @@ def _inspected(url: str, runtime: Runtime) -> Inspection:
 def file_system_of(path: str, mounts: Path) -> str:
     """The type of the file system that a file is on; empty where the machine does not say."""
     try:
-        lines = mounts.read_text().splitlines()
+        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
     found = [(line.split()[4], line.partition(" - ")[2].split()[0]) for line in lines]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 
@@ -49,7 +50,7 @@ BROKEN = (
 )
 FAILURES = (LockError, asyncpg.PostgresError, asyncpg.InternalClientError, *BROKEN)
 
-_USE_PRIMARY = "Use the primary: list all hosts in the URL and add target_session_attrs=read-write"
+_USE_PRIMARY = "Use the primary: list all hosts in the URL, and the one that can be written is found"
 _NEXT_STEPS = {
     asyncpg.InvalidAuthorizationSpecificationError: "Check user and password of the URL, and the server's pg_hba.conf",
     asyncpg.InvalidCatalogNameError: "Create the database, or correct the URL",
@@ -63,14 +64,23 @@ _NEXT_STEPS = {
 
 async def connect(url: str, deadline: float) -> asyncpg.Connection:
     """A connection to a store whose tables exist and are ours. Raises one of FAILURES."""
-    left_s = deadline - asyncio.get_running_loop().time()
-    connection = await asyncpg.connect(url, timeout=left_s)
+    connection = await _reach(url, deadline - asyncio.get_running_loop().time())
     try:
         await _prepare(connection, shown(url), deadline)
     except BaseException:
         connection.terminate()
         raise
     return connection
+
+
+async def _reach(url: str, timeout_s: float) -> asyncpg.Connection:
+    """Of several hosts the one that can be written, unless the URL says which is wanted. A standby can be connected to, and
+    keeps no lock; alone in its URL, it is told apart by whoever makes the connection ready."""
+    parts = urlsplit(url)
+    own = parse_qs(parts.query)
+    several = "," in parts.netloc.rpartition("@")[2] or any("," in hosts for hosts in own.get("host", ()))
+    wanted = "read-write" if several and "target_session_attrs" not in own else None
+    return await asyncpg.connect(url, timeout=timeout_s, target_session_attrs=wanted)
 
 
 @contextmanager
@@ -104,6 +114,9 @@ def explained(failure: Exception, subject: str, *, applied: bool | None) -> Exce
         return StoreRefused(subject, "its certificate is not trusted", next_step=step)
     if isinstance(failure, ValueError | asyncpg.DataError):  # a key or a URL that cannot be
         return ValueError(str(failure))
+    if isinstance(failure, asyncpg.TargetServerAttributeNotMatched):
+        # As in a failover: one of them may be promoted in a moment.
+        return Unavailable(subject, "none of its hosts can be written now", applied=False)
     if isinstance(failure, _NOT_NOW):
         return Unavailable(subject, str(failure), applied=False)
     if isinstance(failure, asyncpg.PostgresError) and not isinstance(failure, BROKEN):
@@ -132,7 +145,7 @@ class Listener:
     async def _run(self) -> None:
         while True:
             with suppress(*FAILURES):
-                connection = await asyncpg.connect(self._url, timeout=self._timeout_s)
+                connection = await _reach(self._url, self._timeout_s)
                 try:
                     await self._listen(connection)
                 finally:
