@@ -91,25 +91,28 @@ async def test_what_time_has_given_back_already_is_not_given_back_again(
     assert too_early.retry_after_s == pytest.approx(6.0)
 
 
-async def test_a_place_in_time_that_is_given_back_goes_to_the_next_and_to_nobody_twice(
+async def test_a_place_in_time_is_given_back_by_the_last_and_goes_to_nobody_twice(
     store: StoreWithBus, clock: ManualRuntime
 ) -> None:
     throttles = Throttles(store, clock)
-    jobs = [named(OTHERS) for _ in range(4)]
-    assert [await throttles.reserve(*job) for job in jobs] == pytest.approx([0.0, 6.0, 12.0, 18.0])
+    jobs = [named(OTHERS) for _ in range(5)]
+    assert [await throttles.reserve(*job) for job in jobs] == pytest.approx([0.0, 6.0, 12.0, 18.0, 24.0])
 
-    await throttles.give_back([jobs[1][0], jobs[3][0]])  # one between others, and the last
+    await throttles.give_back(job for job, _ in jobs[3:])
+    assert [await throttles.reserve(*named(OTHERS)) for _ in range(2)] == pytest.approx([18.0, 24.0])
 
-    assert [await throttles.reserve(*named(OTHERS)) for _ in range(3)] == pytest.approx([6.0, 18.0, 24.0])
+    await throttles.give_back([jobs[0][0], jobs[1][0]])  # others come after them
+    assert await throttles.reserve(*named(OTHERS)) == pytest.approx(30.0)
 
 
-async def test_a_place_in_time_that_has_passed_is_nobodys(store: StoreWithBus, clock: ManualRuntime) -> None:
+async def test_of_a_place_in_time_that_has_come_what_has_passed_is_not_given_back_again(
+    store: StoreWithBus, clock: ManualRuntime
+) -> None:
     throttles = Throttles(store, clock)
-    jobs = [named(OTHERS) for _ in range(4)]
-    for job in jobs:
-        await throttles.reserve(*job)
-    await throttles.give_back([jobs[1][0]])
-
+    jobs = [named(OTHERS) for _ in range(2)]
+    assert [await throttles.reserve(*job) for job in jobs] == pytest.approx([0.0, 6.0])
     clock.advance(7.0)
 
-    assert await throttles.reserve(*named(OTHERS)) == pytest.approx(17.0)
+    await throttles.give_back([jobs[1][0]])
+
+    assert [await throttles.reserve(*named(OTHERS)) for _ in range(2)] == pytest.approx([0.0, 6.0])

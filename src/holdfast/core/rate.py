@@ -3,8 +3,8 @@
 Of each key one number is kept: the time at which the jobs that were let in would have come, had they kept the rate. A
 job may be early by as much as the burst allows. When that time has come, the number says no more than none would.
 
-A job that was let in and was not stored after all gives back what it took. If it was to wait for its time, and others
-have been told to come later, that time is free for the next one: it is kept beside the number.
+A job that was let in and was not stored after all gives back what it took, unless it was to wait for its time and others
+have been told to come later: then that time is lost.
 """
 
 from __future__ import annotations
@@ -12,24 +12,12 @@ from __future__ import annotations
 import hashlib
 from typing import NamedTuple
 
-import msgspec
-
 from holdfast.core.decision import Rate
 from holdfast.core.policy_version import PLANE
 from holdfast.core.record import Kind, Record
 
 EARLY_S = 1e-6
 """Times are floats: what is early by less is not early."""
-FREE_MAX = 100
-"""Times of one key that are kept as free; of more, the latest are lost to it."""
-
-
-class Cell(NamedTuple):
-    """What is known of one key."""
-
-    due: float
-    free: tuple[float, ...] = ()
-    """Times that jobs were told to wait for which were not stored, in order."""
 
 
 class Taken(NamedTuple):
@@ -43,39 +31,23 @@ class Taken(NamedTuple):
     """The time it was told to wait for; `at`, if it was let in at once."""
 
 
-def admit(cell: Cell, rate: Rate, *, now: float) -> tuple[float, Cell]:
-    """How many seconds too early one more comes, and what is known after that: the same, if it is not let in."""
-    wait_s, due = _take(cell.due, rate, now=now)
-    return wait_s, cell if wait_s else cell._replace(due=due)
-
-
-def reserve(cell: Cell, rate: Rate, *, now: float) -> tuple[float, Cell]:
-    """How many seconds one more has to wait for its time, and what is known after that."""
-    free = tuple(time for time in cell.free if time > now)
-    wait_s, due = _take(cell.due, rate, now=now)
-    if wait_s and free:
-        return free[0] - now, Cell(cell.due, free[1:])
-    return wait_s, Cell(due, free)
-
-
-def give_back(cell: Cell, taken: Taken, *, now: float) -> Cell:
-    """What is known as if this one had never come. Never less than what was stored has taken."""
-    every_s = taken.rate.every_s
-    if taken.waits_until <= taken.at:
-        # What time has passed since may have been forgiven already, if nobody else came in it.
-        return cell._replace(due=cell.due - max(0.0, every_s - (now - taken.at)))
-    if taken.waits_until <= now:
-        return cell
-    if abs(cell.due - every_s - taken.waits_until - every_s * (taken.rate.burst - 1)) <= EARLY_S:
-        return cell._replace(due=cell.due - every_s)
-    # Others were told to come after it: were the number lowered, the next one would come together with the last.
-    return cell._replace(free=tuple(sorted((*cell.free, taken.waits_until))[:FREE_MAX]))
-
-
-def _take(due: float, rate: Rate, *, now: float) -> tuple[float, float]:
+def take(due: float, rate: Rate, *, now: float, however_early: bool = False) -> tuple[float, float]:
+    """How many seconds too early one more comes, and `due` after that: the same, if it is not let in."""
     due = max(due, now)
     wait_s = due - now - rate.every_s * (rate.burst - 1)
-    return wait_s if wait_s > EARLY_S else 0.0, due + rate.every_s
+    if wait_s <= EARLY_S:
+        return 0.0, due + rate.every_s
+    return wait_s, due + rate.every_s if however_early else due
+
+
+def give_back(due: float, taken: Taken, *, now: float) -> float:
+    """`due` as if this one had never come, as far as that can be: never less than what was stored has taken."""
+    every_s, burst = taken.rate.every_s, taken.rate.burst
+    # Were it lowered although others were told to come after this one, the next would come together with the last of them.
+    if due - every_s * burst > max(taken.waits_until, now) + EARLY_S:
+        return due
+    # What time has passed since it came may have been forgiven already, if nobody else came in it.
+    return due - max(0.0, every_s - max(0.0, now - taken.waits_until))
 
 
 def record_id(key: str) -> str:
@@ -83,20 +55,14 @@ def record_id(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()[:40]
 
 
-def cell_of(record: Record | None, *, now: float) -> Cell:
-    if record is None or record.due is None:
-        return Cell(now)
-    return Cell(record.due, tuple(msgspec.json.decode(record.body).get("free", ())))
-
-
-def to_record(key: str, cell: Cell, *, before: Record | None, now: float) -> Record:
+def to_record(key: str, due: float, *, before: Record | None, now: float) -> Record:
     """The record after `before`. It is due when it may be forgotten."""
     return Record(
         kind=Kind.RATE,
         tenant=PLANE,
         id=record_id(key),
         version=1 if before is None else before.version + 1,
-        due=cell.due,
+        due=due,
         created_at=now if before is None else before.created_at,
-        body=msgspec.json.encode({"free": cell.free} if cell.free else {}),
+        body=b"{}",
     )

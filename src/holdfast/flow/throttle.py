@@ -14,7 +14,7 @@ from contextlib import suppress
 from holdfast.core.decision import Decision, Rate
 from holdfast.core.job import JobId
 from holdfast.core.policy_version import PLANE
-from holdfast.core.rate import Cell, Taken, admit, cell_of, give_back, record_id, reserve, to_record
+from holdfast.core.rate import Taken, give_back, record_id, take, to_record
 from holdfast.core.record import Kind
 from holdfast.errors import StoreUnavailable, TooMany
 from holdfast.locks.runtime import Runtime
@@ -70,9 +70,9 @@ class Throttles:
         if not taken:
             return
 
-        def given_back(cells: dict[str, Cell], now: float) -> None:
-            for one in taken:
-                cells[one.key] = give_back(cells[one.key], one, now=now)
+        def given_back(dues: dict[str, float], now: float) -> None:
+            for one in reversed(taken):  # of those that were to wait, the last goes first
+                dues[one.key] = give_back(dues[one.key], one, now=now)
 
         # Without it the key has it again when its time has come: nobody is to be refused, or to fail, for this.
         with suppress(TooMany, StoreUnavailable):
@@ -85,13 +85,12 @@ class Throttles:
         taken: dict[JobId, Taken] = {}
         waits: dict[JobId, float] = {}
 
-        def count(cells: dict[str, Cell], now: float) -> None:
+        def count(dues: dict[str, float], now: float) -> None:
             taken.clear()
             for job, key, rate in counted:
-                waits[job], cell = (reserve if however_early else admit)(cells[key], rate, now=now)
-                if cell != cells[key]:
+                waits[job], dues[key] = take(dues[key], rate, now=now, however_early=however_early)
+                if however_early or not waits[job]:
                     taken[job] = Taken(key, rate, at=now, waits_until=now + waits[job])
-                cells[key] = cell
 
         await self._change([key for _, key, _ in counted], count)
         if len(self._taken) + len(taken) > TAKEN_MAX:
@@ -100,20 +99,22 @@ class Throttles:
         self._taken |= taken
         return [waits.get(job, 0.0) for job, _ in wanted]
 
-    async def _change(self, of: Sequence[str], change: Callable[[dict[str, Cell], float], None]) -> None:
-        """What is known of these keys, as `change` makes it; it is asked again whenever somebody was quicker."""
+    async def _change(self, of: Sequence[str], change: Callable[[dict[str, float], float], None]) -> None:
+        """What is due under these keys, as `change` makes it; it is asked again whenever somebody was quicker."""
         keys = list(dict.fromkeys(of))
         async with self._turn:
             for tries in range(TRIES):
                 found = await self._store.find_records(Kind.RATE, PLANE, [record_id(key) for key in keys])
                 records, now = dict(zip(keys, found, strict=True)), self._store.now()
-                before = {key: cell_of(record, now=now) for key, record in records.items()}
+                before = {
+                    key: now if record is None or record.due is None else record.due for key, record in records.items()
+                }
                 after = dict(before)
                 change(after, now)
                 changed = [
-                    to_record(key, cell, before=records[key], now=now)
-                    for key, cell in after.items()
-                    if cell != before[key]
+                    to_record(key, due, before=records[key], now=now)
+                    for key, due in after.items()
+                    if due != before[key]
                 ]
                 changes = [RecordChange(after=record, replaces=record.version - 1) for record in changed]
                 if not changes or await self._store.transact([Transaction(records=changes)]) == [True]:
