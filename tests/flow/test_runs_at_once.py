@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,9 +18,10 @@ from holdfast.core.job import Job
 from holdfast.core.placement import WorkerView
 from holdfast.core.run import Run, RunState
 from holdfast.core.states import Event, State
-from holdfast.errors import StoreUnavailable
-from holdfast.flow.record import End
+from holdfast.errors import Invalid, StoreUnavailable
+from holdfast.flow.record import End, Outcome, record
 from holdfast.gateway.claims import Claim
+from holdfast.ports import Transaction
 
 
 @asynccontextmanager
@@ -201,3 +202,41 @@ async def test_nobody_is_given_a_worker_past_others_or_past_a_limit(runtime: Vir
         assert (await staged.job_of(run.id, "s1")).state is State.SCHEDULED
         if who == "somebody waits":
             assert (await staged.stage.job(first.id)).state is State.SCHEDULED
+
+
+@on_virtual_time
+async def test_what_one_run_cannot_store_fails_neither_the_end_of_its_job_nor_another_run(
+    runtime: VirtualRuntime,
+) -> None:
+    async with runs_staged(runtime) as staged:
+        stage = staged.stage
+        cursed, first = await handed(staged, chain("two", 2))
+        sound, second = await handed(staged, chain("another", 2))
+        transact = stage.store.transact
+
+        async def transact_storable(transactions: Sequence[Transaction]) -> list[bool]:
+            orders = [submission.job for one in transactions for submission in one.submissions]
+            if any(job.run == cursed.id for job in orders):
+                raise Invalid("this cannot be stored: UnicodeEncodeError")
+            return list(await transact(transactions))
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(stage.store, "transact", transact_storable)
+            async with waiting(staged) as claim:
+                standings = await record(
+                    [Outcome(job.id, job.fence, End.SUCCEEDED, b"null") for job in (first, second)],
+                    store=stage.typed_store,
+                    topics=stage.topics,
+                    telemetry=stage.telemetry,
+                    runtime=stage.runtime,
+                    advancer=staged.first.advancer,
+                )
+                handed_over = [job.run for job in await claim.take_handed()]
+
+        assert [standing.code for standing in standings] == ["ok", "ok"]
+        assert [(await stage.job(job.id)).state for job in (first, second)] == [State.SUCCEEDED] * 2
+        assert handed_over == [sound.id]
+        assert await staged.states(sound.id) == {"s1": "succeeded", "s2": "running"}
+        # It comes round again, and goes on as soon as it can.
+        await staged.first.tick()
+        assert await staged.states(cursed.id) == {"s1": "succeeded", "s2": "running"}

@@ -21,7 +21,7 @@ from holdfast.core.record import Kind, Record
 from holdfast.core.run import RUN_TERMINAL, Run, Step, run_of
 from holdfast.core.run_result import About, happening_of, job_ended
 from holdfast.core.run_words import Happening, TimerDue
-from holdfast.errors import Conflict, HoldfastError, NotFound
+from holdfast.errors import Conflict, HoldfastError, Invalid, NotFound
 from holdfast.flow.audit import Entry
 from holdfast.flow.kept_locks import KeptLocks
 from holdfast.flow.run_draft import RunDraft
@@ -175,12 +175,29 @@ class Advancer:
                 ends[n] = TurnEnd.NO_NEWS
             else:
                 ready.append((n, *draft))
-        written = await self._tools.transact([transaction for _, _, transaction in ready]) if ready else []
+        written = await self._write_turns([transaction for _, _, transaction in ready])
         for (n, advanced, _), ok in zip(ready, written, strict=True):
+            if ok is None:
+                ends[n] = TurnEnd.DEFERRED
+                self._warn(turns[n].run, "this cannot be stored")
+                continue
             self._tell(advanced, written=ok)
             if ok:
                 ends[n] = TurnEnd.WRITTEN
         return ends
+
+    async def _write_turns(self, transactions: Sequence[Transaction]) -> Sequence[bool | None]:
+        """None: it has something in it that no store can keep."""
+        if not transactions:
+            return []
+        try:
+            return await self._tools.transact(transactions)
+        except Invalid:
+            if len(transactions) == 1:
+                await self._tools.withdraw(transactions)
+                return [None]
+        # Nothing was written. They are of different runs, and perhaps tenants: none is to suffer for another.
+        return [ok for one in transactions for ok in await self._write_turns([one])]
 
     async def ask(self, tenant: Tenant, run: str, wish: Happening, *, entry: Entry | None = None) -> Run:
         """A person's wish, after waiting for the lock. Raises `LockBusy`, `NotFound`, and `Conflict` where the
@@ -229,7 +246,7 @@ class Advancer:
             pass
         except HoldfastError as error:
             # One run that cannot go on now must not keep the others; it comes round again.
-            logger.warning("run.deferred %s", error, extra={"event": "run.deferred", "run": turn.run})
+            self._warn(turn.run, str(error))
         except Exception:
             logger.exception("run.advance_failed", extra={"event": "run.advance_failed", "run": turn.run})
         return None
@@ -266,6 +283,9 @@ class Advancer:
         if after.version == before.version and turn.ends:
             raise NoNews(f"run {before.id} does not wait for that")
         return Advanced(before, after, draft.steps_after), draft.transaction()
+
+    def _warn(self, run: str, why: str) -> None:
+        logger.warning("run.deferred %s", why, extra={"event": "run.deferred", "run": run})
 
     def _tell_of(self, ended: Sequence[Change]) -> None:
         if len(self._told) >= TOLD_MAX:

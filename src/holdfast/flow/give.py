@@ -13,6 +13,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from holdfast.core.job import Job, JobId
+from holdfast.errors import Invalid
 from holdfast.flow.dispatch import Sending
 from holdfast.ports import Accepted, KeyReused, Store, Submission, Transaction
 
@@ -39,6 +40,10 @@ async def transact(transactions: Sequence[Transaction], *, store: Store, giver: 
     written: list[bool] | list[None] = [None] * len(transactions)
     try:
         written = await store.transact([_with(one, given) for one in transactions])
+    except Invalid:
+        written = [False] * len(transactions)  # it cannot be stored: whoever waits for it is told so for certain
+        raise
+    else:
         return written
     finally:
         for one, done in zip(transactions, written, strict=True):
