@@ -16,9 +16,9 @@ from holdfast.locks.port import Busy, Grant, LockStore
 from holdfast.locks.runtime import SYSTEM
 from holdfast.locks.stores import open_store
 from holdfast.locks.stores.sqlite import table as sqlite_table
+from holdfast.locks.stores.sqlite.file import SCHEMA_VERSION
 from holdfast.locks.stores.sqlite.store import SqliteStore
 from holdfast.locks.stores.sqlite.table import Ask, Table
-from holdfast.locks.stores.sqlite.writer import SCHEMA_VERSION
 from locks.virtual import VirtualRuntime, on_virtual_time
 
 A, B = "a" * 32, "b" * 32

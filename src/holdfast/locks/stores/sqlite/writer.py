@@ -12,7 +12,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,12 +20,11 @@ import apsw
 
 from holdfast.locks.errors import LockError, StoreRefused, Unavailable
 from holdfast.locks.runtime import FORKS
+from holdfast.locks.stores.sqlite.file import APPLICATION_ID, SCHEMA_VERSION, make_private, refuse_foreign
 
 if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
 
-APPLICATION_ID = 0x486F6C64  # "Hold"
-SCHEMA_VERSION = 1
 BATCH_MAX = 512
 PRUNE_EVERY_COMMITS = 500
 BUSY_TIMEOUT_MS = 2000
@@ -195,13 +193,12 @@ class Writer:
     def _connect(self) -> apsw.Connection:
         shared = not self._path.startswith(MEMORY) and not self._inline
         if shared:
-            self._refuse_missing(Path(self._path).parent)
-            self._make_private()
+            make_private(Path(self._path), self.shown)
         connection = apsw.Connection(MEMORY if self._path.startswith(MEMORY) else self._path)
         try:
             connection.set_busy_timeout(BUSY_TIMEOUT_MS)
             keep_plans(connection)
-            self._refuse_foreign(connection)
+            refuse_foreign(connection, self.shown)
             if shared:
                 self._lock_file = os.open(f"{self._path}-writers", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._lock_writers()
@@ -242,31 +239,6 @@ class Writer:
                 raise
         finally:
             self._unlock_writers()
-
-    def _refuse_missing(self, folder: Path) -> None:
-        # Not made here: of a misspelt path there would be an empty store, and two processes that exclude nobody.
-        if not folder.exists():
-            step = "Create it, or correct the URL: an absolute path has four slashes, sqlite:////srv/locks.db"
-            raise StoreRefused(self.shown, f"there is no folder {folder}", next_step=step)
-
-    def _make_private(self) -> None:
-        """Nobody else on the host is to read tokens, payloads or secrets. What SQLite puts beside the file has its mode, and
-        one that is there already keeps its own: whoever chose it had reasons."""
-        with suppress(FileExistsError):
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-
-    def _refuse_foreign(self, connection: apsw.Connection) -> None:
-        with connection:  # one snapshot for both, or a file that is just being made looks foreign
-            application_id = connection.pragma("application_id")
-            empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
-        if application_id != APPLICATION_ID and not empty:
-            raise StoreRefused(
-                self.shown, "this database belongs to another program", next_step="Name a file of its own for Holdfast"
-            )
-        if application_id == APPLICATION_ID and connection.pragma("user_version") > SCHEMA_VERSION:
-            raise StoreRefused(
-                self.shown, "this file was written by a newer Holdfast", next_step="Upgrade this process first"
-            )
 
     def _serve(self) -> None:
         while True:

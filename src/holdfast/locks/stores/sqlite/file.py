@@ -1,0 +1,40 @@
+"""The file itself: that it is ours, and nobody else's to read."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from holdfast.locks.errors import StoreRefused
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import apsw
+
+APPLICATION_ID = 0x486F6C64  # "Hold"
+SCHEMA_VERSION = 1
+
+
+def make_private(path: Path, shown: str) -> None:
+    """A file that only its owner can read: tokens, payloads and secrets are in it. What SQLite puts beside it has its mode,
+    and one that is there already keeps its own: whoever chose it had reasons."""
+    # The folder is not made here: of a misspelt path there would be an empty store, and two processes that exclude nobody.
+    if not path.parent.exists():
+        step = "Create it, or correct the URL: an absolute path has four slashes, sqlite:////srv/locks.db"
+        raise StoreRefused(shown, f"there is no folder {path.parent}", next_step=step)
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def refuse_foreign(connection: apsw.Connection, shown: str) -> None:
+    with connection:  # one snapshot for both, or a file that is just being made looks foreign
+        application_id = connection.pragma("application_id")
+        empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+    if application_id != APPLICATION_ID and not empty:
+        raise StoreRefused(
+            shown, "this database belongs to another program", next_step="Name a file of its own for Holdfast"
+        )
+    if application_id == APPLICATION_ID and connection.pragma("user_version") > SCHEMA_VERSION:
+        raise StoreRefused(shown, "this file was written by a newer Holdfast", next_step="Upgrade this process first")
