@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field
 
 from holdfast.locks.errors import LeaseLost, LossReason
@@ -13,12 +12,17 @@ class Lease:
     fence: int
     key: str = "payout:42"
     lost: bool = False
-    seqs: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    last_seq: int = 0
     refused: list[str] = field(default_factory=list)
     """The resources that refused it."""
 
     def next_seq(self) -> int:
-        return next(self.seqs)
+        self.last_seq += 1
+        return self.last_seq
+
+    @property
+    def numbered(self) -> bool:
+        return self.last_seq > 0
 
     def fence_refused(self, resource: str) -> None:
         self.refused.append(resource)

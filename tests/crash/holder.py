@@ -26,6 +26,7 @@ class Unbelieving:
         self.key = lease.key
         self.fence = lease.fence
         self.next_seq = lease.next_seq
+        self.numbered = lease.numbered
 
     def check(self) -> None:
         """Believes itself."""

@@ -59,6 +59,7 @@ class Lease:
         "lock_class",
         "look_at",
         "lost",
+        "numbered",
         "on_loss",
         "released",
         "renewing",
@@ -102,6 +103,8 @@ class Lease:
         self._runtime = runtime
         self._observer = observer
         self._seq = itertools.count(1)
+        #: Somebody has asked for a number: only then can an operation arrive late, or again.
+        self.numbered = False
         # Its own place, too: every guarded write asks for it twice.
         self._trusted_until = trusted_until
         self._fork = FORKS.generation
@@ -149,6 +152,7 @@ class Lease:
 
     def next_seq(self) -> int:
         """The next number for an operation under this fence, starting at 1."""
+        self.numbered = True
         return next(self._seq)
 
     def guard(self, connection: Any, resource: str, *, seq: int | None = None, once_per_fence: bool = False) -> Any:
@@ -240,6 +244,7 @@ class Lease:
     def count_on_from(self, earlier: Lease) -> None:
         """Go on numbering operations where another lease with the same fence stopped."""
         self._seq = earlier._seq
+        self.numbered = True
 
     def successor(self, fence: int) -> Lease:
         """The same right, passed on inside this process, under a fence of its own."""

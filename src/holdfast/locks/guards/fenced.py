@@ -15,6 +15,10 @@ class Fenced(Protocol):
     def next_seq(self) -> int:
         """The next number of this lease's operations, starting at 1."""
 
+    @property
+    def numbered(self) -> bool:
+        """Whether `next_seq` was ever called."""
+
     def fence_refused(self, resource: str) -> None:
         """Told when the resource refused this lease's fence, for whoever counts that."""
 

@@ -102,9 +102,11 @@ class Guard(ABC, Generic[C]):
     Leaving checks the lease once more and commits; an error or a lost lease rolls everything
     back, the mark included. A transaction that the caller opened is never committed here.
 
-    When the outcome of a commit is unknown, repeat the operation with `seq=guard.mark.seq`. If it
-    did commit, `repeated` is True, `answer` is what `set_answer` kept, and whatever the body
-    writes again is rolled back. Read inside the guard: what was read before it is not protected.
+    An operation whose outcome may become unknown is given its number, `seq=lease.next_seq()`, and is
+    repeated with the same one. If it did commit, `repeated` is True, `answer` is what `set_answer` kept,
+    and whatever the body writes again is rolled back. Without `seq` an operation takes the next number
+    by itself; on SQLite, where none arrives late, only if somebody asks this lease or this guard for one.
+    Read inside the guard: what was read before it is not protected.
     """
 
     __slots__ = ("_conn", "_lease", "_seq", "answer", "once_per_fence", "repeated", "resource", "values")
@@ -115,6 +117,10 @@ class Guard(ABC, Generic[C]):
     def __init__(self, lease: Fenced, conn: C, resource: str, seq: int | None, once_per_fence: bool) -> None:  # noqa: FBT001  (keywords end at `guard`)
         if lease.fence <= 0 or not resource:
             require_fence(lease, resource)
+        if seq is not None and seq < 1:
+            raise ValueError(
+                f"seq counts from 1, not {seq}: take it from lease.next_seq(), before the guard is entered"
+            )
         self._lease = lease
         self._conn = conn
         self._seq = seq

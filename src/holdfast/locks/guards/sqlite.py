@@ -2,8 +2,11 @@
 
 The connection's own busy timeout decides how long a claim waits for another writer. A write to SQLite
 takes a fifth of a millisecond, so the flow is written out here: sessions and coroutines, which serve
-drivers that wait, would cost more than the claim itself. Through apsw, BEGIN travels with an UPDATE that
-raises a lower mark, as on Postgres; only where nothing was raised the claim itself follows.
+drivers that wait, would cost more than the claim itself.
+
+Numbers are for operations that arrive late or again. Nothing travels to SQLite, and whoever writes is alone:
+so an operation has no number until somebody asks for one, and under a mark with its own fence it has nothing
+to write but the caller's data. Another page for the disk would be more than half of what a guard costs.
 """
 
 from __future__ import annotations
@@ -12,30 +15,45 @@ from abc import abstractmethod
 from types import TracebackType
 from typing import Any
 
+from holdfast.locks.fence import Mark
 from holdfast.locks.guards.sql import CREATE_TABLE, Guard, Statements, table_is_missing
 
+_NO_NUMBER = 0
 # The claims are found by `once_per_fence`.
 *_CLAIMS, _FIND, _ANSWER = Statements.with_placeholders("?", "?", "?")
 # Immediate, so that competitors wait at the beginning and nobody works on a stale snapshot.
 _BEGIN = "BEGIN IMMEDIATE"
-# What nearly every claim comes to, a fifth cheaper. Short, because apsw reads the text of a statement
-# each time, to find it among those that it has prepared.
-_RAISE = f"{_BEGIN};UPDATE holdfast_fences SET fence=?2,seq=?3,answer=NULL WHERE resource=?1 AND"  # noqa: S608  (constants)
-_RAISE_PAIR = f"{_RAISE}(fence,seq)<(?2,?3)"
-_RAISE_FENCE = f"{_RAISE} fence<?2"
+# Short, because apsw reads the text of a statement each time, to find it among those that it has prepared.
+_OURS = "SELECT 1 FROM holdfast_fences WHERE resource=? AND fence=? AND seq>=?"
+_BEGIN_IF_OURS = f"{_BEGIN};{_OURS}"
 
 
 class _SqliteGuard(Guard[Any]):
-    __slots__ = ("_nested",)
+    __slots__ = ("_claimed", "_ended", "_nested")
+    _claimed: tuple[str, int, int]
+    """The values as they were when the mark was claimed: it may have got its number after that."""
+    _ended: bool
+    """It has committed, or may have: a number that it gets now would tell nothing."""
     _nested: bool
     """The caller's own transaction is open: ours is a savepoint in it."""
 
+    @property
+    def mark(self) -> Mark:
+        """What was offered. Whoever asks may want to repeat the operation, so it gets a number now if it has none."""
+        if hasattr(self, "values") and self.values[2] == _NO_NUMBER and not self._ended:
+            self._number()
+        return super().mark
+
     def __enter__(self) -> Any:
-        lease, conn = self._lease, self._conn
+        lease, conn, seq = self._lease, self._conn, self._seq
         lease.check()
-        self.values = (self.resource, lease.fence, lease.next_seq() if self._seq is None else self._seq)
-        self._nested = conn.in_transaction
-        conn.execute("SAVEPOINT holdfast_guard" if self._nested else _BEGIN)
+        nested = self._nested = conn.in_transaction
+        if seq is None:
+            # In a transaction that has only read until now, the mark's own write is what keeps competitors out.
+            seq = lease.next_seq() if nested or lease.numbered or self.once_per_fence else _NO_NUMBER
+        self.values = (self.resource, lease.fence, seq)
+        self._ended = False
+        conn.execute("SAVEPOINT holdfast_guard" if nested else _BEGIN)
         try:
             self._claim()
         except BaseException:
@@ -51,11 +69,16 @@ class _SqliteGuard(Guard[Any]):
             return
         try:
             if self.answer is not None:
-                self._conn.execute(_ANSWER, (self.answer, self.resource))
+                self._keep_answer(self.answer)
+            elif self.values is not self._claimed:
+                self._claim()
             self._lease.check()
+            self._ended = True
             # As a statement: it fails if the body has ended the transaction; conn.commit() would not.
             self._conn.execute("RELEASE holdfast_guard" if self._nested else "COMMIT")
-        except BaseException:
+        except BaseException as failure:
+            # What SQLite says is certain. What interrupts us may have come after the commit.
+            self._ended = self._ended and type(failure).__module__.partition(".")[0] not in {"apsw", "sqlite3"}
             self._rollback()
             raise
 
@@ -75,18 +98,33 @@ class _SqliteGuard(Guard[Any]):
     def _changed(self, cursor: Any) -> int:
         """How many rows the last statement changed, which came from `cursor`."""
 
+    def _number(self) -> None:
+        self.values = (self.resource, self._lease.fence, self._lease.next_seq())
+
     def _claim(self) -> None:
-        conn, claim = self._conn, _CLAIMS[self.once_per_fence]
         try:
-            claimed = conn.execute(claim, self.values)
+            accepted = self._raise_mark()
         except Exception as failure:
             if not table_is_missing(failure):
                 raise
             # In the claim's own transaction: whoever comes at the same time waits, then finds it.
-            conn.execute(f"{CREATE_TABLE} WITHOUT ROWID")
-            claimed = conn.execute(claim, self.values)
-        if self._changed(claimed) != 1:
+            self._conn.execute(f"{CREATE_TABLE} WITHOUT ROWID")
+            accepted = self._raise_mark()
+        self._claimed = self.values
+        if not accepted:
             self.recognise(*self._find())
+
+    def _raise_mark(self) -> bool:
+        if self.values[2] == _NO_NUMBER and self._plain_cursor().execute(_OURS, self.values).fetchall():
+            return True
+        return self._changed(self._conn.execute(_CLAIMS[self.once_per_fence], self.values)) == 1
+
+    def _keep_answer(self, answer: str) -> None:
+        if self.values[2] == _NO_NUMBER:
+            self._number()
+        if self.values is not self._claimed:
+            self._claim()
+        self._conn.execute(_ANSWER, (answer, self.resource))
 
     def _find(self) -> tuple[int, int, str | None]:
         # Fetched to the end: an unfinished statement would block the commit.
@@ -124,22 +162,20 @@ class ApswGuard(_SqliteGuard):
     __slots__ = ()
 
     def __enter__(self) -> Any:
-        conn = self._conn
-        if conn.in_transaction:
+        conn, lease = self._conn, self._lease
+        if self._seq is not None or self.once_per_fence or lease.numbered or conn.in_transaction:
             return super().__enter__()
-        lease, seq = self._lease, self._seq
         lease.check()
-        values = self.values = (self.resource, lease.fence, lease.next_seq() if seq is None else seq)
-        self._nested = False
+        values = self.values = self._claimed = (self.resource, lease.fence, _NO_NUMBER)
+        self._ended = self._nested = False
         try:
             try:
-                conn.execute(_RAISE_FENCE if self.once_per_fence else _RAISE_PAIR, values)
-                raised = conn.changes() == 1
+                ours = conn.execute(_BEGIN_IF_OURS, values).get
             except Exception as failure:
                 if not table_is_missing(failure):
                     raise
-                raised = False
-            if not raised:
+                ours = None
+            if ours is None:
                 self._claim()
         except BaseException:
             self._rollback()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.locks.errors import LockError
@@ -26,10 +25,15 @@ class Believer:
 
     key: str
     fence: int
-    _seqs: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    _last_seq: int = 0
 
     def next_seq(self) -> int:
-        return next(self._seqs)
+        self._last_seq += 1
+        return self._last_seq
+
+    @property
+    def numbered(self) -> bool:
+        return self._last_seq > 0
 
     def check(self) -> None:
         """Believes itself."""
