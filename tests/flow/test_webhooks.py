@@ -232,13 +232,13 @@ async def test_each_try_has_the_same_id_and_its_own_time(runtime: VirtualRuntime
         hook = await subscribe(stage, "ops", "job.*")
         await stage.submit()
         async with couriers(stage, receiver):
-            await asyncio.sleep(2_000)
+            await asyncio.sleep(400)
             tried = receiver.ids(hook.url)
             assert len(set(tried)) == 1
             stamps = [int(headers["webhook-timestamp"]) for _, headers, _ in receiver.got]
             waits = [later - earlier for earlier, later in itertools.pairwise(stamps)]
             assert waits == sorted(waits)
-            assert len(tried) < ATTEMPTS_MAX
+            assert 3 <= len(tried) < ATTEMPTS_MAX
             [post] = await posts(stage, "ops")
             assert (post.state, len(post.tries)) == (PostState.PENDING, len(tried))
             receiver.answers.clear()
@@ -260,7 +260,7 @@ async def test_receiver_that_is_gone_is_told_nothing_more(runtime: VirtualRuntim
             await stage.submit()
             await asyncio.sleep(3)
             await stage.submit()
-            await asyncio.sleep(3600)
+            await asyncio.sleep(600)
 
         assert len(receiver.ids(hook.url)) == 1
         disabled = await webhook_now(stage, "ops")
