@@ -16,6 +16,10 @@ from holdfast.errors import StoreUnavailable
 from holdfast.locks.runtime import Runtime
 
 GHOSTS_S_MAX = 2.0
+QUIET_S = 1.0
+"""For so long it is believed that nothing waits for a worker: hints may be lost between planes."""
+QUIET_MAX = 10_000
+"""Workers of which that is remembered."""
 
 
 class Claim:
@@ -99,8 +103,10 @@ class Claims:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._served: defaultdict[str, list[Claim]] = defaultdict(list)
+        self._quiet_until: dict[str, float] = {}
 
     def give_hint(self, worker: str) -> None:
+        self._quiet_until.pop(worker, None)
         if worker in self._served:
             for claim in self._served[worker]:
                 claim.hint.set()
@@ -111,6 +117,17 @@ class Claims:
             return None
         now = self._runtime.now()
         return next((place for claim in self._served[worker] if (place := claim.open(now)) is not None), None)
+
+    def found_all(self, worker: str, claim: Claim, *, looked_at: float) -> None:
+        """Somebody has looked for this claim, and taken everything that waited."""
+        if not claim.hint.is_set():
+            if len(self._quiet_until) >= QUIET_MAX:
+                self._quiet_until.clear()
+            self._quiet_until[worker] = looked_at + QUIET_S
+
+    def is_quiet(self, worker: str) -> bool:
+        """Nothing has come for the worker since somebody looked, a moment ago: what it was handed since then did not wait."""
+        return self._runtime.now() < self._quiet_until.get(worker, 0.0)
 
     def waits(self, worker: str) -> bool:
         """Whether the worker waits for deliveries here, at this moment."""

@@ -69,7 +69,10 @@ async def claim_work(desk: Desk, call: Call) -> Answer:
             await desk.claims.wait_alone(wanted.worker, claim)
             looked_at = runtime.now()
         async with Patience(claim.hint, seconds=wanted.wait_s, receive=call.receive) as patience:
-            jobs = await _look(plane, wanted, claim)
+            is_spared = (
+                wanted.start and wanted.wait_s and wanted.holding is None and desk.claims.is_quiet(wanted.worker)
+            )
+            jobs = [] if is_spared else await _look(desk, wanted, claim)
             while not jobs and wanted.wait_s and not desk.draining:
                 with claim.open_for(wanted.limit if wanted.start else 0):
                     hinted = await patience.wait_hint()
@@ -78,7 +81,7 @@ async def claim_work(desk: Desk, call: Call) -> Answer:
                 if claim.opened_at is not None or not hinted or claim.is_ghost:
                     break
                 looked_at = runtime.now()
-                jobs = await _look(plane, wanted, claim)
+                jobs = await _look(desk, wanted, claim)
     if wanted.start:
         desk.handed.remember(jobs)
     deliveries = [delivery_view(job, plane.topics, started=wanted.start) for job in jobs]
@@ -86,16 +89,19 @@ async def claim_work(desk: Desk, call: Call) -> Answer:
     return Answer(api.Deliveries(deliveries=deliveries, waited_s=looked_at - arrived_at))
 
 
-async def _look(plane: Plane, wanted: api.Claim, claim: Claim) -> list[Job]:
+async def _look(desk: Desk, wanted: api.Claim, claim: Claim) -> list[Job]:
     """What waits for the worker, and what it is handed meanwhile: of that so little that both together are no more than it
     asked for. Until it is known how much waits, that may be all that the worker has in hand."""
-    room = wanted.limit - plane.registry.in_hand(wanted.worker)
+    plane = desk.plane
+    looked_at, room = plane.runtime.now(), wanted.limit - plane.registry.in_hand(wanted.worker)
     try:
         with claim.open_for(max(0, room) if wanted.start else 0):
             waiting = await _claim(plane, wanted, lambda found: claim.resize(wanted.limit - found))
     finally:
         # Also where the look has failed: the worker's next claim says what it holds, and is to find these written.
         handed = await claim.take_handed()
+    if len(waiting) + len(handed) < wanted.limit:
+        desk.claims.found_all(wanted.worker, claim, looked_at=looked_at)
     return [*waiting, *handed]
 
 
