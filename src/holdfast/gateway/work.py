@@ -69,10 +69,8 @@ async def claim_work(desk: Desk, call: Call) -> Answer:
             await desk.claims.wait_alone(wanted.worker, claim)
             looked_at = runtime.now()
         async with Patience(claim.hint, seconds=wanted.wait_s, receive=call.receive) as patience:
-            is_spared = (
-                wanted.start and wanted.wait_s and wanted.holding is None and desk.claims.is_quiet(wanted.worker)
-            )
-            jobs = [] if is_spared else await _look(desk, wanted, claim)
+            is_quiet = wanted.holding is None and desk.claims.is_quiet(wanted.worker)
+            jobs = [] if is_quiet and wanted.wait_s else await _look(desk, wanted, claim)
             while not jobs and wanted.wait_s and not desk.draining:
                 with claim.open_for(wanted.limit if wanted.start else 0):
                     hinted = await patience.wait_hint()
