@@ -10,8 +10,10 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 
 from gateway.conftest import Served
 from holdfast.core.job import Job
+from holdfast.core.states import State
 from holdfast.flow import execute
 from holdfast.gateway.claims import QUIET_MAX, QUIET_S, Claims
+from holdfast.ports import Delivery
 
 
 @pytest.fixture
@@ -41,6 +43,14 @@ async def handed(served: Served, looks: list[str]) -> str:
         await asyncio.sleep(0)
     job = await served.client.submit("t")
     assert await claim == [job.id]
+    return job.id
+
+
+async def dispatched(served: Served) -> str:
+    """A job that waits for the worker, whose claim has not come yet."""
+    job = await served.client.submit("t")
+    while (await served.client.get(job.id)).state != State.DISPATCHED:
+        await asyncio.sleep(0)
     return job.id
 
 
@@ -76,22 +86,67 @@ async def test_claim_whose_last_answer_was_lost_is_given_it(served: Served, look
     assert await claimed(served, holding=[]) == [lost]
 
 
+async def test_what_waits_behind_a_lost_answer_is_found_at_once(served: Served, looks: list[str]) -> None:
+    """The claim that was given the lost answer again has not looked for anything else."""
+    await served.introduce()
+    lost = await handed(served, looks)
+    behind = await dispatched(served)
+
+    assert await claimed(served, holding=[]) == [lost]
+    assert await claimed(served) == [behind]
+
+
+async def test_what_waits_behind_a_stale_delivery_is_found_at_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look that gives out less than it was asked for has not seen everything, if some of what it took was stale."""
+    await served.introduce()
+    stale, fresh, behind = [await dispatched(served) for _ in range(3)]
+    bus = served.plane.bus
+    take = bus.take
+
+    async def take_while_somebody_cancels(worker: str, *, limit: int) -> list[Delivery]:
+        taken = await take(worker, limit=limit)
+        monkeypatch.undo()
+        await served.client.cancel(stale)
+        return taken
+
+    monkeypatch.setattr(bus, "take", take_while_somebody_cancels)
+
+    assert await claimed(served, limit=2) == [fresh]
+    assert await claimed(served, limit=2) == [behind]
+
+
+async def test_delivery_of_which_no_hint_came_is_found_when_the_quiet_ends(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another plane's hint was lost, or somebody took it and failed: a claim that was spared its look does not wait for long."""
+    await served.introduce()
+    monkeypatch.setattr(served.plane.store, "_arrival_listeners", [])
+    job = await dispatched(served)
+    claims = served.plane.claims
+    with claims.serving("w1") as claim:
+        claims.found_nothing("w1", claim, looked_at=served.plane.runtime.now())
+
+    assert await claimed(served, wait_s=10) == [job]
+
+
 @on_virtual_time
 async def test_quiet_ends_with_a_hint_and_after_a_moment(runtime: VirtualRuntime) -> None:
     claims = Claims(runtime)
     with claims.serving("w1") as claim:
-        assert not claims.is_quiet("w1")
-        claims.found_all("w1", claim, looked_at=runtime.now())
-        assert claims.is_quiet("w1")
-    assert not claims.is_quiet("w2")
+        assert not claims.quiet_for("w1")
+        claims.found_nothing("w1", claim, looked_at=runtime.now())
+        assert claims.quiet_for("w1")
+    assert not claims.quiet_for("w2")
 
     claims.give_hint("w1")
-    assert not claims.is_quiet("w1")
+    assert not claims.quiet_for("w1")
 
     with claims.serving("w1") as claim:
-        claims.found_all("w1", claim, looked_at=runtime.now())
+        claims.found_nothing("w1", claim, looked_at=runtime.now())
     await asyncio.sleep(QUIET_S)
-    assert not claims.is_quiet("w1")
+    assert not claims.quiet_for("w1")
 
 
 @on_virtual_time
@@ -100,9 +155,9 @@ async def test_hint_that_came_while_somebody_looked_is_not_forgotten(runtime: Vi
     with claims.serving("w1") as claim:
         looked_at = runtime.now()
         claims.give_hint("w1")
-        claims.found_all("w1", claim, looked_at=looked_at)
+        claims.found_nothing("w1", claim, looked_at=looked_at)
 
-    assert not claims.is_quiet("w1")
+    assert not claims.quiet_for("w1")
 
 
 @on_virtual_time
@@ -110,7 +165,7 @@ async def test_workers_that_are_remembered_are_bounded(runtime: VirtualRuntime) 
     claims = Claims(runtime)
     for n in range(QUIET_MAX + 1):
         with claims.serving(f"w{n}") as claim:
-            claims.found_all(f"w{n}", claim, looked_at=runtime.now())
+            claims.found_nothing(f"w{n}", claim, looked_at=runtime.now())
 
-    assert not claims.is_quiet("w0")
-    assert claims.is_quiet(f"w{QUIET_MAX}")
+    assert not claims.quiet_for("w0")
+    assert claims.quiet_for(f"w{QUIET_MAX}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +155,126 @@ def test_interruption_after_the_commit_of_a_numbered_operation_is_found_out(bank
 
     assert add(bank, lease, seq=seq).repeated
     assert rows(bank, "SELECT balance FROM accounts") == [(1,)]
+
+
+class DeletedAndUnsure(apsw.VFS):
+    """A file system that deletes the journal, which is the commit, and then cannot say whether that will last."""
+
+    def __init__(self) -> None:
+        super().__init__("deleted-and-unsure", "")
+        self.is_unsure = False
+
+    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802  (SQLite's)
+        super().xDelete(filename, syncdir)
+        if self.is_unsure:
+            raise apsw.IOError("the directory was not synced")
+
+
+def test_error_of_the_disk_after_the_commit_is_not_taken_for_a_failure(tmp_path: Path) -> None:
+    files = DeletedAndUnsure()
+    bank = apsw.Connection(str(tmp_path / "bank.db"), vfs="deleted-and-unsure")
+    bank.execute("CREATE TABLE accounts (balance INTEGER); INSERT INTO accounts VALUES (0)")
+    lease = Lease(10)
+    add(bank, lease)
+    first = guard(lease, bank, R)
+    files.is_unsure = True
+    with pytest.raises(apsw.IOError), first as db:
+        db.execute(ADD)
+    files.is_unsure = False
+
+    with pytest.raises(ValueError, match="next_seq"):
+        add(bank, lease, seq=first.mark.seq)
+
+    assert rows(bank, "SELECT balance FROM accounts") == [(2,)]
+    bank.close()
+
+
+def test_hook_that_fails_after_the_commit_is_not_taken_for_a_failure(tmp_path: Path) -> None:
+    bank = apsw.Connection(str(tmp_path / "bank.db"))
+    bank.pragma("journal_mode", "wal")
+    bank.execute("CREATE TABLE accounts (balance INTEGER); INSERT INTO accounts VALUES (0)")
+    lease = Lease(10)
+    add(bank, lease)
+
+    def checkpoint(*_: object) -> int:
+        raise apsw.BusyError("somebody reads")
+
+    bank.set_wal_hook(checkpoint)
+    first = guard(lease, bank, R)
+    with pytest.raises(apsw.BusyError), first as db:
+        db.execute(ADD)
+    bank.set_wal_hook(None)
+
+    with pytest.raises(ValueError, match="next_seq"):
+        add(bank, lease, seq=first.mark.seq)
+
+    assert rows(bank, "SELECT balance FROM accounts") == [(2,)]
+    bank.close()
+
+
+def test_guard_inside_one_whose_mark_was_read_does_not_make_it_stale(bank: Any) -> None:
+    lease = Lease(10)
+    outer = guard(lease, bank, R)
+    with outer as db:
+        assert outer.mark == (10, 1)
+        add(bank, lease)
+        db.execute(ADD)
+
+    assert rows(bank, "SELECT balance FROM accounts") == [(2,)]
+    assert rows(bank, "SELECT fence, seq FROM holdfast_fences") == [(10, 2)]
+
+
+def test_number_outlives_a_savepoint_of_the_body(bank: Any) -> None:
+    lease = Lease(10)
+    first = guard(lease, bank, R)
+    with first as db:
+        db.execute(ADD)
+        db.execute("SAVEPOINT attempt")
+        seq = first.mark.seq
+        db.execute("ROLLBACK TO attempt")
+
+    assert add(bank, lease, seq=seq).repeated
+    assert rows(bank, "SELECT balance FROM accounts") == [(1,)]
+
+
+@pytest.mark.parametrize("asks", [lambda made: made.mark, lambda made: made.set_answer("done")])
+def test_mark_does_not_outlive_what_the_body_has_rolled_back(bank: Any, asks: Callable[[Any], Any]) -> None:
+    """Else whoever repeats it is told that it was done."""
+    if isinstance(bank, sqlite3.Connection):
+        bank.isolation_level = "DEFERRED"  # a write would open another transaction, and the commit succeed
+    lease = Lease(10)
+    add(bank, lease)
+    first = guard(lease, bank, R)
+    with pytest.raises((sqlite3.OperationalError, apsw.SQLError), match="no transaction"), first as db:
+        db.execute(ADD)
+        asks(first)
+        db.execute("ROLLBACK")
+
+    assert rows(bank, "SELECT fence, seq, answer FROM holdfast_fences") == [(10, 0, None)]
+
+
+def test_what_the_body_has_committed_itself_is_recognised_by_the_number_it_got_before(bank: Any) -> None:
+    lease = Lease(10)
+    first = guard(lease, bank, R)
+    with pytest.raises((sqlite3.OperationalError, apsw.SQLError), match="no transaction"), first as db:
+        db.execute(ADD)
+        seq = first.mark.seq
+        db.execute("COMMIT")
+
+    assert add(bank, lease, seq=seq).repeated
+    assert rows(bank, "SELECT balance FROM accounts") == [(1,)]
+
+
+def test_what_the_body_has_committed_gets_no_number_afterwards(bank: Any) -> None:
+    lease = Lease(10)
+    add(bank, lease)
+    first = guard(lease, bank, R)
+    with pytest.raises(KeyboardInterrupt), first as db:
+        db.execute(ADD)
+        db.execute("COMMIT")
+        raise KeyboardInterrupt
+
+    with pytest.raises(ValueError, match="next_seq"):
+        add(bank, lease, seq=first.mark.seq)
+
+    assert rows(bank, "SELECT balance FROM accounts") == [(2,)]

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator
+from contextlib import closing
 
 import pytest
 from harness import Backend, eventually
@@ -23,6 +25,7 @@ from holdfast.locks import (
     Locks,
     LossReason,
     NotOwned,
+    StaleFence,
     SyncLocks,
 )
 from holdfast.locks.port import LockStore
@@ -223,6 +226,21 @@ async def test_a_window_claimed_again_goes_on_counting_its_operations(locks: Loc
     marks.append((again.fence, again.next_seq()))
 
     assert marks == sorted(set(marks))
+
+
+async def test_operation_of_an_earlier_lease_of_a_window_makes_one_with_an_older_number_late(locks: Locks) -> None:
+    """Row 79: both leases have the same fence, so what the earlier one does must have a number, too."""
+    loop = LockClass("loop", ttl=30, pattern="ttl_hold")
+    first, again = await locks.claim(loop, "default"), await locks.claim(loop, "default")
+    assert first is not None
+    assert again is not None
+    with closing(sqlite3.connect(":memory:")) as bank:
+        late = again.next_seq()
+        with first.guard(bank, "accounts/42"):
+            pass
+
+        with pytest.raises(StaleFence), again.guard(bank, "accounts/42", seq=late):
+            pass
 
 
 async def test_pattern_local_mutex_passes_the_lock_on_with_growing_fences(locks: Locks, rival: Locks) -> None:

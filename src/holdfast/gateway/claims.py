@@ -118,16 +118,18 @@ class Claims:
         now = self._runtime.now()
         return next((place for claim in self._served[worker] if (place := claim.open(now)) is not None), None)
 
-    def found_all(self, worker: str, claim: Claim, *, looked_at: float) -> None:
-        """Somebody has looked for this claim, and taken everything that waited."""
+    def found_nothing(self, worker: str, claim: Claim, *, looked_at: float) -> None:
+        """Somebody has looked for this claim, and found nothing."""
         if not claim.hint.is_set():
             if len(self._quiet_until) >= QUIET_MAX:
                 self._quiet_until.clear()
             self._quiet_until[worker] = looked_at + QUIET_S
 
-    def is_quiet(self, worker: str) -> bool:
-        """Nothing has come for the worker since somebody looked, a moment ago: what it was handed since then did not wait."""
-        return self._runtime.now() < self._quiet_until.get(worker, 0.0)
+    def quiet_for(self, worker: str) -> float:
+        """For how many seconds more it is believed that nothing waits: somebody looked a moment ago, and no hint has come since.
+        What the worker was handed since then did not wait."""
+        until = self._quiet_until.get(worker)
+        return 0.0 if until is None else max(0.0, until - self._runtime.now())
 
     def waits(self, worker: str) -> bool:
         """Whether the worker waits for deliveries here, at this moment."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,15 +59,16 @@ class Patience:
         if self._hanging_up is not None:
             self._hanging_up.cancel()
 
-    async def wait_hint(self) -> bool:
-        """True: there may be news. False: wait no more."""
+    async def wait_hint(self, *, within_s: float = math.inf) -> bool:
+        """True: there may be news, or none came `within_s`. False: wait no more."""
         if self._hanging_up is None:
             self._hanging_up = asyncio.ensure_future(self._listen())
+        until = min(self._until, asyncio.get_running_loop().time() + within_s)
         try:
-            async with asyncio.timeout_at(self._until):
+            async with asyncio.timeout_at(until):
                 await self._hint.wait()
         except TimeoutError:
-            return False
+            return until < self._until
         self._hint.clear()
         return not self.hung_up
 

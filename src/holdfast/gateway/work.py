@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 
 from holdfast import api
@@ -69,11 +70,14 @@ async def claim_work(desk: Desk, call: Call) -> Answer:
             await desk.claims.wait_alone(wanted.worker, claim)
             looked_at = runtime.now()
         async with Patience(claim.hint, seconds=wanted.wait_s, receive=call.receive) as patience:
-            is_quiet = wanted.holding is None and desk.claims.is_quiet(wanted.worker)
-            jobs = [] if is_quiet and wanted.wait_s else await _look(desk, wanted, claim)
+            may_be_spared = wanted.wait_s and wanted.holding is None
+            quiet_s = desk.claims.quiet_for(wanted.worker) if may_be_spared else 0.0
+            jobs = [] if quiet_s else await _look(desk, wanted, claim)
             while not jobs and wanted.wait_s and not desk.draining:
                 with claim.open_for(wanted.limit if wanted.start else 0):
-                    hinted = await patience.wait_hint()
+                    # What it was spared it gets when that is over, for a hint may have been lost.
+                    hinted = await patience.wait_hint(within_s=quiet_s or math.inf)
+                quiet_s = 0.0
                 if claim.opened_at is not None:
                     looked_at, jobs = claim.opened_at, await claim.take_handed()
                 if claim.opened_at is not None or not hinted or claim.is_ghost:
@@ -98,8 +102,9 @@ async def _look(desk: Desk, wanted: api.Claim, claim: Claim) -> list[Job]:
     finally:
         # Also where the look has failed: the worker's next claim says what it holds, and is to find these written.
         handed = await claim.take_handed()
-    if len(waiting) + len(handed) < wanted.limit:
-        desk.claims.found_all(wanted.worker, claim, looked_at=looked_at)
+    # Not by what it was given: that may be less than it asked for because some of it was stale, with more behind.
+    if not waiting and not handed:
+        desk.claims.found_nothing(wanted.worker, claim, looked_at=looked_at)
     return [*waiting, *handed]
 
 

@@ -244,7 +244,8 @@ class Lease:
     def count_on_from(self, earlier: Lease) -> None:
         """Go on numbering operations where another lease with the same fence stopped."""
         self._seq = earlier._seq
-        self.numbered = True
+        # Both: what the earlier one does without a number could not be told from what is late.
+        self.numbered = earlier.numbered = True
 
     def successor(self, fence: int) -> Lease:
         """The same right, passed on inside this process, under a fence of its own."""

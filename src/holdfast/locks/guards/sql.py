@@ -105,7 +105,8 @@ class Guard(ABC, Generic[C]):
     An operation whose outcome may become unknown is given its number, `seq=lease.next_seq()`, and is
     repeated with the same one. If it did commit, `repeated` is True, `answer` is what `set_answer` kept,
     and whatever the body writes again is rolled back. Without `seq` an operation takes the next number
-    by itself; on SQLite, where none arrives late, only if somebody asks this lease or this guard for one.
+    by itself; on SQLite, where none arrives late, only if somebody asks this lease or this guard for one, or
+    it needs one: for `set_answer`, `once_per_fence`, and in the caller's own transaction.
     Read inside the guard: what was read before it is not protected.
     """
 

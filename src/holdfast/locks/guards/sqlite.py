@@ -29,11 +29,13 @@ _BEGIN_IF_OURS = f"{_BEGIN};{_OURS}"
 
 
 class _SqliteGuard(Guard[Any]):
-    __slots__ = ("_claimed", "_ended", "_nested")
+    __slots__ = ("_claimed", "_ended", "_inside", "_nested")
     _claimed: tuple[str, int, int]
     """The values as they were when the mark was claimed: it may have got its number after that."""
     _ended: bool
     """It has committed, or may have: a number that it gets now would tell nothing."""
+    _inside: bool
+    """It was entered, and has not been undone: a number that it gets is claimed at once, with what was written so far."""
     _nested: bool
     """The caller's own transaction is open: ours is a savepoint in it."""
 
@@ -51,35 +53,34 @@ class _SqliteGuard(Guard[Any]):
         if seq is None:
             # In a transaction that has only read until now, the mark's own write is what keeps competitors out.
             seq = lease.next_seq() if nested or lease.numbered or self.once_per_fence else _NO_NUMBER
-        self.values = (self.resource, lease.fence, seq)
-        self._ended = False
+        self._ended = self._inside = False
+        self.values = self._claimed = (self.resource, lease.fence, seq)
         conn.execute("SAVEPOINT holdfast_guard" if nested else _BEGIN)
         try:
             self._claim()
         except BaseException:
             self._rollback()
             raise
+        self._inside = True
         return conn
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None or self.repeated:
-            self._rollback()
+            self._undo()
             return
         try:
             if self.answer is not None:
                 self._keep_answer(self.answer)
             elif self.values is not self._claimed:
-                self._claim()
+                self._claim_number()
             self._lease.check()
-            self._ended = True
             # As a statement: it fails if the body has ended the transaction; conn.commit() would not.
             self._conn.execute("RELEASE holdfast_guard" if self._nested else "COMMIT")
-        except BaseException as failure:
-            # What SQLite says is certain. What interrupts us may have come after the commit.
-            self._ended = self._ended and type(failure).__module__.partition(".")[0] not in {"apsw", "sqlite3"}
-            self._rollback()
+            self._ended = True
+        except BaseException:
+            self._undo()
             raise
 
     async def __aenter__(self) -> Any:
@@ -100,6 +101,17 @@ class _SqliteGuard(Guard[Any]):
 
     def _number(self) -> None:
         self.values = (self.resource, self._lease.fence, self._lease.next_seq())
+        if self._inside:
+            self._claim_number()
+
+    def _claim_number(self) -> None:
+        """The one that it got inside: when it gets it, and again at the end, for a savepoint of the body may have taken it back."""
+        # If the body has ended the transaction, the mark would outlive what may have been rolled back; the commit fails.
+        if self._conn.in_transaction and not self._raise_mark():
+            fence, seq, answer = self._find()
+            # Under its own fence, a guard inside this one has got a higher number.
+            if fence != self.values[1]:
+                self.recognise(fence, seq, answer)
 
     def _claim(self) -> None:
         try:
@@ -110,7 +122,6 @@ class _SqliteGuard(Guard[Any]):
             # In the claim's own transaction: whoever comes at the same time waits, then finds it.
             self._conn.execute(f"{CREATE_TABLE} WITHOUT ROWID")
             accepted = self._raise_mark()
-        self._claimed = self.values
         if not accepted:
             self.recognise(*self._find())
 
@@ -122,15 +133,23 @@ class _SqliteGuard(Guard[Any]):
     def _keep_answer(self, answer: str) -> None:
         if self.values[2] == _NO_NUMBER:
             self._number()
-        if self.values is not self._claimed:
-            self._claim()
-        self._conn.execute(_ANSWER, (answer, self.resource))
+        elif self.values is not self._claimed:
+            self._claim_number()
+        # Outside of a transaction it would be kept although the commit fails.
+        if self._conn.in_transaction:
+            self._conn.execute(_ANSWER, (answer, self.resource))
 
     def _find(self) -> tuple[int, int, str | None]:
         # Fetched to the end: an unfinished statement would block the commit.
         rows: list[Any] = self._plain_cursor().execute(_FIND, (self.resource,)).fetchall()
         fence, seq, answer = rows[0]
         return fence, seq, answer
+
+    def _undo(self) -> None:
+        # Only what is still open was certainly not committed. The body may have done it; and what fails or interrupts
+        # a commit may come after it: a hook, an error of the disk.
+        self._inside, self._ended = False, not self._conn.in_transaction
+        self._rollback()
 
     def _rollback(self) -> None:
         conn = self._conn
@@ -166,8 +185,8 @@ class ApswGuard(_SqliteGuard):
         if self._seq is not None or self.once_per_fence or lease.numbered or conn.in_transaction:
             return super().__enter__()
         lease.check()
+        self._ended = self._inside = self._nested = False
         values = self.values = self._claimed = (self.resource, lease.fence, _NO_NUMBER)
-        self._ended = self._nested = False
         try:
             try:
                 ours = conn.execute(_BEGIN_IF_OURS, values).get
@@ -180,6 +199,7 @@ class ApswGuard(_SqliteGuard):
         except BaseException:
             self._rollback()
             raise
+        self._inside = True
         return conn
 
     def _changed(self, cursor: Any) -> int:
