@@ -63,6 +63,18 @@ async def test_older_holder_is_refused_although_the_newer_one_has_only_read(driv
     assert await driver.balance() == 11
 
 
+async def test_refusal_names_what_was_accepted_and_what_was_offered(driver: Driver) -> None:
+    async with driver.connect() as conn:
+        for mark in (Mark(10, 1), Mark(11, 1)):
+            async with guard(Lease(mark.fence), conn, R, seq=mark.seq) as db:
+                await driver.add(db, 1)
+        with pytest.raises(StaleFence) as refused:
+            async with guard(Lease(10), conn, R, seq=2):
+                pytest.fail("the body of a refused guard ran")
+
+    assert (refused.value.current, refused.value.offered) == ((11, 1), (10, 2))
+
+
 async def test_holders_own_delayed_operation_is_refused(driver: Driver) -> None:
     """Schedule 5: an operation was sent, timed out, and arrives after the next one."""
     lease = Lease(10)
@@ -152,15 +164,17 @@ async def test_resources_do_not_disturb_each_other(driver: Driver) -> None:
     names = [R, "ünïcode/⚓", "quote'\";--", "back\\slash'", "per%cent %s $1 :first ?", "x" * 400]
     async with driver.connect() as conn:
         for fence, name in enumerate(reversed(names), start=2):
-            async with guard(Lease(fence), conn, name) as db:
-                await driver.add(db, 1)
+            for seq in (None, 7):
+                async with guard(Lease(fence), conn, name, seq=seq) as db:
+                    await driver.add(db, 1)
         for fence, name in enumerate(reversed(names), start=2):
-            with pytest.raises(StaleFence) as refused:
-                async with guard(Lease(fence - 1), conn, name):
-                    pass
-            assert refused.value.current[0] == fence, name
+            for stale, seq in ((fence - 1, None), (fence, 6)):
+                with pytest.raises(StaleFence) as refused:
+                    async with guard(Lease(stale), conn, name, seq=seq):
+                        pass
+                assert refused.value.current == (fence, 7), name
 
-    assert await driver.balance() == len(names)
+    assert await driver.balance() == 2 * len(names)
 
 
 # -- failing ---------------------------------------------------------------------------------------
