@@ -1,7 +1,8 @@
 """A plane whose bus is apart from its store, and fails: in this process, because a plane on SQLite has no such bus.
 
 The bus in the store cannot fail alone: message and state are one transaction. This one can, as NATS
-can on a cluster: every third publish is refused, and of every seventh the answer is lost.
+can on a cluster: every third publish is refused, and of every seventh the answer is lost, until it has failed often enough
+and returns. What it refused waits longer each time it is refused, and not much longer once the bus is back.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from holdfast.locks.runtime import SYSTEM
 from holdfast.ports import Delivery
 
 JOBS = 30
+FAILURES = 16
 WORKER = {"worker": "clerk-1", "name": "clerk", "topics": ["*"], "slots": 8}
 
 
@@ -40,9 +42,13 @@ async def run(folder: Path) -> Published:
 
     def fail(_: Sequence[Delivery]) -> Fault | None:
         nonlocal failed
+        if failed == FAILURES:
+            return None
         number = next(numbers)
         fault = Fault.NOT_APPLIED if number % 3 == 0 else Fault.APPLIED_UNKNOWN if number % 7 == 0 else None
         failed += fault is not None
+        if failed == FAILURES:
+            asyncio.get_running_loop().call_soon(bus.returned)
         return fault
 
     runs: list[str] = []

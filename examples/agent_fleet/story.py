@@ -84,7 +84,7 @@ def tell(stage: Stage) -> tuple[Outcome, Outcome]:
     stage.until("every job has ended", lambda: all(job.state in ENDED for job in stage.jobs()))
     stage.narrate("story", f"every job has ended; {failing_publish.JOBS} more, in this process, on a bus that fails")
     published = asyncio.run(failing_publish.run(stage.folder))
-    stage.narrate("story", f"{published.failed} publishes failed, were rolled back, and repeated")
+    stage.narrate("story", f"{published.failed} publishes failed until it returned; all were rolled back, and repeated")
     return audit(stage, ids), audit_published(published)
 
 

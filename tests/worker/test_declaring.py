@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import get_type_hints
 
@@ -24,6 +25,19 @@ async def noop(job: Job) -> None:
 def test_async_isolation_needs_a_coroutine() -> None:
     with pytest.raises(ValueError, match="needs a coroutine"):
         Worker(PLANE).task("t", isolation="async")(print)
+
+
+@pytest.mark.parametrize("isolation", ["process", "async", "thread"])
+def test_handler_that_yields_is_refused(isolation: str) -> None:
+    def handler(job: Job) -> Iterator[int]:
+        yield 1
+
+    async def coroutine(job: Job) -> AsyncIterator[int]:
+        yield 1
+
+    for yielding in (handler, coroutine):
+        with pytest.raises(ValueError, match="this one yields"):
+            Worker(PLANE).task("t", isolation=isolation)(yielding)
 
 
 def test_topic_has_one_handler() -> None:

@@ -33,6 +33,17 @@ async def test_error_in_a_task_group_is_told_as_itself() -> None:
     assert done.error["message"].startswith("'no such customer' (test_ending.py:")
 
 
+def test_error_without_words_is_told_by_its_line() -> None:
+    def fail() -> None:
+        raise MemoryError
+
+    done = ended(fail)
+
+    assert done.error is not None
+    assert done.error["code"] == "MemoryError"
+    assert done.error["message"].startswith("(test_ending.py:")
+
+
 async def test_errors_in_a_task_group_are_all_told() -> None:
     done = await ended_in_group(KeyError("a"), ValueError("b"))
 

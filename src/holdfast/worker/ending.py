@@ -115,7 +115,7 @@ def told(error: BaseException) -> str:
     not_theirs = (_OURS, "<frozen ")  # the machinery of imports is frozen
     places = [at for at in traceback.extract_tb(error.__traceback__) if not at.filename.startswith(not_theirs)]
     where = f" ({places[-1].filename.rpartition('/')[2]}:{places[-1].lineno})" if places else ""
-    return _words(error)[: MESSAGE_MAX - len(where)] + where
+    return (_words(error)[: MESSAGE_MAX - len(where)] + where).lstrip()
 
 
 def _traceback(error: BaseException) -> str:

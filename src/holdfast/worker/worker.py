@@ -115,6 +115,9 @@ class Worker:
         chosen = Isolation(isolation)
 
         def declare(handler: _Handler) -> _Handler:
+            if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+                # To call it would do nothing of what it says.
+                raise ValueError(f"topic {topic!r}: a handler returns its result; this one yields")
             is_coroutine = inspect.iscoroutinefunction(handler)
             if chosen is Isolation.ASYNC and not is_coroutine:
                 raise ValueError(
