@@ -31,6 +31,7 @@ from holdfast.core.webhook import (
     webhook_from,
     webhook_record,
 )
+from holdfast.flow.keep import add_record, remove_record
 from holdfast.ports import Note, RecordChange, Transaction
 from holdfast.webhooks import EVENTS, HANDS_PER_WEBHOOK, PAGES, POSTS, Courier
 
@@ -94,9 +95,9 @@ async def subscribe(stage: Stage, name: str, *events: str, tenant: Tenant = ACME
         looked_at=now,
         created_at=now,
     )
-    change = RecordChange(after=webhook_record(webhook), replaces=0)
-    assert await stage.inner.transact([Transaction(records=[change])]) == [True]
-    return webhook
+    added = await add_record(webhook_record(webhook), store=stage.inner)
+    assert added is not None
+    return webhook_from(added)
 
 
 async def webhook_now(stage: Stage, name: str) -> Webhook:
@@ -269,13 +270,34 @@ async def test_receiver_that_is_gone_is_told_nothing_more(runtime: VirtualRuntim
 
 
 @on_virtual_time
+async def test_courier_that_was_held_up_leaves_a_new_webhook_of_the_same_name_alone(runtime: VirtualRuntime) -> None:
+    receiver = Receiver()
+    async with staged(runtime) as stage:
+        old = await subscribe(stage, "ops", "job.*")
+        await stage.submit()
+        door = stage.store.pause("transact")
+        async with couriers(stage, receiver):
+            await door.reached.wait()
+            await asyncio.sleep(1)
+            await remove_record(Kind.WEBHOOK, ACME, "ops", store=stage.inner)
+            fresh = replace(old, url="https://new.example/", version=0, cursor=await stage.seen.look())
+            await add_record(webhook_record(fresh), store=stage.inner)
+            door.open()
+            await stage.submit()
+            await asyncio.sleep(5)
+
+        assert (await webhook_now(stage, "ops")).url == "https://new.example/"
+        assert (len(receiver.ids(old.url)), len(receiver.ids(fresh.url))) == (0, 1)
+
+
+@on_virtual_time
 async def test_post_to_a_webhook_that_was_removed_fails_at_once(runtime: VirtualRuntime) -> None:
     receiver = Receiver()
     async with staged(runtime) as stage:
         hook = await subscribe(stage, "ops")
         notify = RecordChange(after=post_to(hook, "step.notified", {}, key="s1", now=stage.store.now()), replaces=0)
-        removed = RecordChange(after=webhook_record(replace(hook, version=0)), replaces=1, remove=True)
-        await stage.inner.transact([Transaction(records=[notify]), Transaction(records=[removed])])
+        await stage.inner.transact([Transaction(records=[notify])])
+        await remove_record(Kind.WEBHOOK, ACME, "ops", store=stage.inner)
         async with couriers(stage, receiver):
             await asyncio.sleep(3)
 

@@ -35,7 +35,7 @@ from holdfast.core.webhook import (
 )
 from holdfast.errors import Conflict, TooMany
 from holdfast.flow.audit import Entry
-from holdfast.flow.keep import change_record, remove_record, write_record
+from holdfast.flow.keep import add_record, change_record, remove_record, write_record
 from holdfast.flow.submit import new_id
 from holdfast.gateway.calls import Answer, Call, Route
 from holdfast.gateway.desk import Desk
@@ -74,9 +74,10 @@ async def add_webhook(desk: Desk, call: Call) -> Answer:
         created_at=now,
     )
     entry = _entry(desk, call, "webhook.added", new.name)
-    if not await write_record(webhook_record(webhook), store=plane.store, entry=entry):
+    added = await add_record(webhook_record(webhook), store=plane.store, entry=entry)
+    if added is None:
         raise Conflict(f"there is a webhook {new.name!r}; remove it first, or take another name")
-    return Answer(WebhookSecret(webhook=_view(replace(webhook, version=1), now), secret=secret))
+    return Answer(WebhookSecret(webhook=_view(webhook_from(added), now), secret=secret))
 
 
 def _new_secret(runtime: Runtime) -> str:
