@@ -33,7 +33,7 @@ from holdfast.core.webhook import (
 )
 from holdfast.flow.keep import add_record, remove_record
 from holdfast.ports import Note, RecordChange, Transaction
-from holdfast.webhooks import EVENTS, HANDS_PER_WEBHOOK, PAGES, POSTS, Courier
+from holdfast.webhooks import EVENTS, HANDS_PER_WEBHOOK, PAGES, POSTS, PUT_OFF_S_MAX, Courier
 
 OTHER = Tenant("other")
 
@@ -333,6 +333,27 @@ async def test_slow_receiver_does_not_hold_up_others(runtime: VirtualRuntime) ->
 
         assert len(receiver.ids(quick.url)) == 1
         assert receiver.most_at_once[slow] == HANDS_PER_WEBHOOK
+
+
+@on_virtual_time
+async def test_crowd_before_a_slow_receiver_does_not_hold_up_others_however_large(runtime: VirtualRuntime) -> None:
+    slow = "https://slow.example/"
+    receiver = Receiver(takes_s={slow: 15.0}, answers={slow: Reply(None, "timeout")})
+    async with staged(runtime) as stage:
+        hook, quick = await subscribe(stage, "slow"), await subscribe(stage, "quick", tenant=OTHER)
+        now = stage.store.now()
+        crowd = [post_to(hook, "x", {}, key=f"{n}", now=now) for n in range(8 * POSTS)]
+        await stage.inner.transact([Transaction(records=[RecordChange(after=one, replaces=0) for one in crowd])])
+        async with couriers(stage, receiver):
+            await asyncio.sleep(60)
+            late = post_to(quick, "x", {}, key="1", now=stage.store.now())
+            await stage.inner.transact([Transaction(records=[RecordChange(after=late, replaces=0)])])
+            await asyncio.sleep(2)
+            assert len(receiver.ids(quick.url)) == 1
+
+        dues = sorted(post.due or 0.0 for post in await posts(stage, "slow"))
+        assert dues[-1] <= stage.store.now() + PUT_OFF_S_MAX
+        assert dues[HANDS_PER_WEBHOOK * 10] <= stage.store.now() + 300, "who is well again is not kept waiting"
 
 
 @on_virtual_time
