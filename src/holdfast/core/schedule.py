@@ -175,7 +175,8 @@ def ticks_after(schedule: Schedule, moment: float) -> Iterator[float]:
     """Its ticks after `moment`, in order."""
     if schedule.every_s:
         return _beats(schedule, moment)
-    # A clock that is set forward skips no tick of the day, and one that is set back repeats none.
+    # A clock that is set forward skips no time of day, and one that is set back repeats none. With a * for minute or
+    # hour, ticks go by the time that passes: those are Debian's rules.
     start = datetime.fromtimestamp(math.floor(moment), ZoneInfo(schedule.zone))
     return (tick.timestamp() for tick in CronSim(schedule.cron, start))
 
