@@ -164,11 +164,15 @@ async def test_removed_webhook_is_gone(open_plane: Served) -> None:
         await open_plane.client.add_webhook("ops", receiver.url)
         with pytest.raises(errors.Conflict, match="ops"):
             await open_plane.client.add_webhook("ops", receiver.url)
+        await open_plane.client.test_webhook("ops")
         await open_plane.client.remove_webhook("ops")
 
         assert (await open_plane.client.webhooks()).items == []
         with pytest.raises(errors.NotFound):
             await open_plane.client.test_webhook("ops")
+        with pytest.raises(errors.NotFound):
+            await open_plane.client.webhook_posts("another")
+        assert len((await open_plane.client.webhook_posts("ops")).items) == 1, "its log stays for a while"
 
 
 async def test_webhooks_of_other_tenants_do_not_exist(open_plane: Served) -> None:
