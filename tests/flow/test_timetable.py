@@ -276,10 +276,12 @@ async def test_tick_of_a_full_tenant_waits_and_does_not_keep_others_waiting(runt
             await asyncio.sleep(19)
             assert await jobs(stage) == []
             assert len(await stage.inner.list_jobs(other, JobFilter(), before=None, limit=9)) == 1
+            assert "1 unfinished jobs" in (await schedule_now(stage)).last_error
             await stage.complete(blocker)
             await asyncio.sleep(7)
 
         assert len(await jobs(stage)) == 1
+        assert (await schedule_now(stage)).last_error == ""
         assert stage.counted("schedule_ticks", outcome="deferred") > 0
 
 

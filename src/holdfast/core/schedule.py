@@ -91,7 +91,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     last: str = ""
     """The job or the run that it made; empty if it made none."""
     last_error: str = ""
-    """Why the last tick made none."""
+    """Why the last tick made none, or why one that has come is not obeyed yet."""
     held: bool = False
     """A tick has come while it was frozen: of those that did, one is made up for at most."""
     created_at: float
