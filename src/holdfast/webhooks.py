@@ -198,7 +198,8 @@ class Courier(Listener):
     async def _try(self, post: Post) -> None:
         """From the claim to what became of it."""
         [record] = await self._store.find_records(Kind.WEBHOOK, post.tenant, [post.webhook])
-        webhook = None if record is None else webhook_from(record)
+        found = None if record is None else webhook_from(record)
+        webhook = found if found is not None and found.is_meant(post) else None
         began = self._store.now()
         if webhook is None or not webhook.enabled:
             why = "webhook-removed" if webhook is None else "webhook-disabled"

@@ -28,6 +28,7 @@ from holdfast.core.webhook import (
     post_from,
     post_record,
     post_to,
+    try_again,
     webhook_from,
     webhook_record,
 )
@@ -303,6 +304,31 @@ async def test_post_to_a_webhook_that_was_removed_fails_at_once(runtime: Virtual
 
         [post] = await posts(stage, "ops")
         assert (post.state, post.tries[-1].error, receiver.got) == (PostState.FAILED, "webhook-removed", [])
+
+
+@on_virtual_time
+async def test_post_to_a_webhook_that_was_removed_is_not_for_another_of_its_name(runtime: VirtualRuntime) -> None:
+    receiver = Receiver()
+    async with staged(runtime) as stage:
+        hook = await subscribe(stage, "ops", "job.*")
+        receiver.answers[hook.url] = Reply(500, "failed")
+        async with couriers(stage, receiver):
+            await stage.submit()
+            await asyncio.sleep(2)
+            await remove_record(Kind.WEBHOOK, ACME, "ops", store=stage.inner)
+            fresh = replace(
+                hook, url="https://new.example/", events=("run.*",), created_at=stage.store.now(), version=0
+            )
+            await add_record(webhook_record(fresh), store=stage.inner)
+            await asyncio.sleep(60)
+            [post] = await posts(stage, "ops")
+            assert (post.state, post.tries[-1].error) == (PostState.FAILED, "webhook-removed")
+            assert receiver.ids(fresh.url) == []
+
+            again = post_record(try_again(post, now=stage.store.now()))
+            await stage.inner.transact([Transaction(records=[RecordChange(after=again, replaces=post.version)])])
+            await asyncio.sleep(2)
+            assert receiver.ids(fresh.url) == [post.id], "whoever asks for that knows whose it is"
 
 
 @on_virtual_time
