@@ -247,8 +247,9 @@ def _post(webhook: Webhook, event: JobEvent) -> Record:
         "at": event.at,
         "detail": event.detail,
     }
-    # Padded, so that the log is in the order of the events.
-    return post_to(webhook, event.kind, told, key=f"{event.number:012d}", now=event.at)
+    # By time first, as ids are (`flow.submit.new_id`): the log is in the order of keys, and others post as well.
+    key = f"{int(event.at * 1_000_000):014x}-{event.number:012d}"
+    return post_to(webhook, event.kind, told, key=key, now=event.at)
 
 
 def _new(record: Record) -> RecordChange:

@@ -132,7 +132,7 @@ async def rotate_secret(desk: Desk, call: Call) -> Answer:
 async def test_webhook(desk: Desk, call: Call) -> Answer:
     """Post something that means nothing; the log says what became of it."""
     webhook = await _get(desk, call)
-    key = f"test-{new_id(desk.plane.runtime)}"
+    key = f"{new_id(desk.plane.runtime)}-test"
     record = post_to(webhook, "webhook.tested", {"webhook": webhook.name}, key=key, now=desk.plane.store.now())
     await write_record(record, store=desk.plane.store)
     return Answer(_post_view(post_from(record)), status=202)
