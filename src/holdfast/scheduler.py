@@ -82,7 +82,7 @@ class Scheduler(Listener):
         """Dispatch what fits now, batch after batch, until nothing more fits or nothing is left.
 
         Jobs that no worker can take now, that are frozen, or whose tenant, topic or rule has all it may have,
-        are looked past, so that they do not starve those behind.
+        are looked past, so that they do not starve those behind; with the whole topic, where they fill a list.
         """
         if self._bus_returned:
             self._bus_returned = False

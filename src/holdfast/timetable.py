@@ -72,8 +72,9 @@ class Timetable(Loop):
         due = due_ticks(schedule, now=self._store.now(), last_lives=lives)
         try:
             fired = await fire(schedule, due, store=self._store, submitter=self._submitter, runs=self._runs)
-        except (TooMany, Conflict, LockError):
-            await self._defer(schedule_record(schedule))
+        except (TooMany, Conflict, LockError) as error:
+            # Its next tick is in the past by now: whoever looks at it is to see why.
+            await self._defer(schedule_record(replace(schedule, last_error=f"{error.code}: {error}")))
             return
         if fired is not None:
             self._telemetry.schedule_ticked("failed" if fired.error else "fired" if due.ticks else "skipped")

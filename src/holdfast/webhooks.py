@@ -52,6 +52,9 @@ HANDS = 32
 HANDS_PER_WEBHOOK = 4
 """So that one slow receiver does not hold up the others."""
 PUT_OFF_S = 5.0
+PUT_OFF_S_MAX = 3600.0
+SLOW_S = 1.0
+"""A receiver that takes longer has those that wait for it put off until their turn may come."""
 
 
 class Reply(Protocol):
@@ -77,6 +80,10 @@ class Courier(Listener):
         """By a webhook's version: up to where its events are known to be of no interest to it. A hint
         that spares writing its place for each event that it does not want."""
         self._sending: Counter[Whose] = Counter()
+        self._slow: dict[Whose, float] = {}
+        """How long the last try took, where that was long."""
+        self._crowd: Counter[Whose] = Counter()
+        """Posts that were put off since there was last no crowd."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def stop(self) -> None:
@@ -150,8 +157,11 @@ class Courier(Listener):
             else:
                 left.append(post_from(record))
         if len(page) == POSTS:
-            # A crowd before a slow receiver steps aside, or nobody would see who stands behind it.
-            changes += [_replacing(post_record(replace(post, due=now + self._put_off_s()))) for post in left]
+            # A crowd before a slow receiver steps aside, or nobody would see who stands behind it; all of it, and at once.
+            changes += [_replacing(post_record(replace(post, due=now + self._put_off_s(post)))) for post in left]
+            self.wake()
+        else:
+            self._crowd.clear()
         if changes:
             await self._begin(changes, claimed)
 
@@ -188,7 +198,8 @@ class Courier(Listener):
     async def _try(self, post: Post) -> None:
         """From the claim to what became of it."""
         [record] = await self._store.find_records(Kind.WEBHOOK, post.tenant, [post.webhook])
-        webhook = None if record is None else webhook_from(record)
+        found = None if record is None else webhook_from(record)
+        webhook = found if found is not None and found.is_meant(post) else None
         began = self._store.now()
         if webhook is None or not webhook.enabled:
             why = "webhook-removed" if webhook is None else "webhook-disabled"
@@ -196,6 +207,7 @@ class Courier(Listener):
             return
         headers = signed_headers(post, webhook.secrets_at(began), now=began)
         reply = await self._send(webhook.url, headers, post.content.encode())
+        self._note_pace((post.tenant, post.webhook), self._store.now() - began)
         tried = Try(at=began, status=reply.status, error=reply.error, took_s=self._store.now() - began)
         verdict = judge(post, tried)
         after = end_try(post, tried, chance=self._runtime.jitter(1.0), wait_s=reply.wait_s)
@@ -209,8 +221,19 @@ class Courier(Listener):
         [written] = await self._store.transact([Transaction(records=changes)])
         return written
 
-    def _put_off_s(self) -> float:
-        return self._runtime.jitter(PUT_OFF_S)
+    def _note_pace(self, whose: Whose, took_s: float) -> None:
+        if took_s > SLOW_S:
+            self._slow[whose] = took_s
+        else:
+            self._slow.pop(whose, None)
+
+    def _put_off_s(self, post: Post) -> float:
+        """Until the others before a slow receiver have had their turns, more or less: tens of thousands of posts that come
+        round every few seconds would be seen before those of everybody else."""
+        whose = (post.tenant, post.webhook)
+        self._crowd[whose] += 1
+        turn_s = self._crowd[whose] / HANDS_PER_WEBHOOK * self._slow.get(whose, 0.0)
+        return max(self._runtime.jitter(PUT_OFF_S), min(turn_s, PUT_OFF_S_MAX))
 
 
 def _post(webhook: Webhook, event: JobEvent) -> Record:
@@ -224,8 +247,9 @@ def _post(webhook: Webhook, event: JobEvent) -> Record:
         "at": event.at,
         "detail": event.detail,
     }
-    # Padded, so that the log is in the order of the events.
-    return post_to(webhook, event.kind, told, key=f"{event.number:012d}", now=event.at)
+    # By time first, as ids are (`flow.submit.new_id`): the log is in the order of keys, and others post as well.
+    key = f"{int(event.at * 1_000_000):014x}-{event.number:012d}"
+    return post_to(webhook, event.kind, told, key=key, now=event.at)
 
 
 def _new(record: Record) -> RecordChange:

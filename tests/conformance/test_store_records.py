@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 from plane.jobs import (
     ACME,
     OTHER,
@@ -19,7 +20,7 @@ from plane.jobs import (
 )
 from plane.store_fixtures import clock, store, url  # noqa: F401
 
-from holdfast.core.record import Kind, Record
+from holdfast.core.record import Kind, Record, first_version
 from holdfast.errors import NotFound
 from holdfast.ports import RecordChange, Transaction
 from holdfast.stores import StoreWithBus
@@ -101,6 +102,19 @@ async def test_record_that_was_removed_may_be_made_anew(store: StoreWithBus) -> 
     assert await find(store, record) is None
     assert await store.transact([Transaction(records=[removing(record)])]) == [False]
     assert await store.transact([new(record)]) == [True]
+
+
+async def test_record_may_begin_with_any_version_so_that_nobody_takes_it_for_the_one_before(
+    store: StoreWithBus,
+) -> None:
+    record = await stored(store)
+    anew = replace(record, version=first_version(store.now()))
+    await store.transact([Transaction(records=[removing(record)])])
+
+    assert await store.transact([Transaction(records=[RecordChange(after=anew, replaces=0)])]) == [True]
+    assert await store.transact([Transaction(records=[removing(record)])]) == [False]
+    assert await find(store, record) == anew
+    assert await store.transact([Transaction(records=[removing(anew)])]) == [True]
 
 
 async def test_change_to_a_version_that_does_not_follow_is_a_mistake() -> None:

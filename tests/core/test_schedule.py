@@ -72,6 +72,15 @@ def test_cron_goes_by_the_clock_on_the_wall() -> None:
     assert first(early, at("2026-10-23T12:00"), 3) == ["10-24 00:30", "10-25 00:30", "10-26 01:30"]
 
 
+def test_cron_with_a_star_for_minute_or_hour_goes_by_the_time_that_passes() -> None:
+    often = a_schedule(cron="*/30 2 * * *", zone="Europe/Berlin")
+
+    assert first(often, at("2026-03-28T12:00"), 2) == ["03-30 00:00", "03-30 00:30"]
+    assert first(often, at("2026-10-24T12:00"), 5) == [f"10-25 {t}" for t in ("00:00", "00:30", "01:00", "01:30")] + [
+        "10-26 01:00"
+    ]
+
+
 def test_intervals_stay_in_step_with_the_beginning() -> None:
     schedule = a_schedule(every_s=40.0)
 

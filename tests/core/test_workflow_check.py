@@ -13,6 +13,7 @@ from holdfast.core.workflow import STEPS_MAX, definition_of, revision_of, workfl
 from holdfast.core.workflow_check import KINDS, parse
 from holdfast.core.workflow_drawing import draw_mermaid, draw_text
 from holdfast.core.workflow_graph import Graph
+from holdfast.errors import Invalid
 
 TRIAGE = """\
 name: triage
@@ -69,6 +70,11 @@ def test_a_definition_is_what_its_record_says() -> None:
     assert definition_of(record) == definition
     assert (revision_of(record), record.parent) == (12, "triage")
     assert Graph.of(definition_of(record)).bind_input({"service": "x"}) == {"service": "x", "notify": True}
+
+
+def test_an_input_that_does_not_fit_is_refused_with_the_workflow_it_was_for() -> None:
+    with pytest.raises(Invalid, match="the input does not fit the schema of workflow triage: "):
+        Graph.of(parse(TRIAGE)).bind_input([])
 
 
 def test_what_a_step_asks_for_is_known_before_it_runs() -> None:

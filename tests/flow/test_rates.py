@@ -50,6 +50,18 @@ async def test_batch_is_counted_in_its_order_each_under_its_key(store: StoreWith
     assert [type(answer) for answer in answers] == [type(None), type(None), TooMany, type(None)]
 
 
+async def test_rate_that_was_changed_begins_anew(store: StoreWithBus, clock: ManualRuntime) -> None:
+    throttles = Throttles(store, clock)
+    slow = Decision(Event.ALLOW, throttle=Throttle(key="mail", rate=Rate(every_s=3600.0, burst=1)))
+    assert await throttles.admit([named(slow)]) == [None]
+
+    quick = [await throttles.admit([named(LIMITED)]) for _ in range(11)]
+
+    assert [answer is None for [answer] in quick] == [True] * 10 + [False]
+    [too_early] = await throttles.admit([named(slow)])
+    assert too_early is not None
+
+
 async def test_jobs_that_wait_for_their_time_are_spaced_by_all_planes_together(
     store: StoreWithBus, clock: ManualRuntime
 ) -> None:

@@ -13,9 +13,10 @@ from flow.faulty_store import Fault
 from flow.stage import ACME, staged
 from holdfast.core.decision import Decision
 from holdfast.core.job import Job, Tenant
+from holdfast.core.policy import Rulebook
 from holdfast.core.states import Event, Risk
 from holdfast.core.topic import Topic, Topics
-from holdfast.errors import KeyInFlight, KeyReused, StoreUnavailable, TooMany
+from holdfast.errors import Invalid, KeyInFlight, KeyReused, StoreUnavailable, TooMany
 from holdfast.flow.submit import Order
 from holdfast.ports import Accepted, JobFilter
 
@@ -102,6 +103,20 @@ async def test_key_is_freed_when_another_order_of_its_batch_could_not_be_judged(
         with pytest.raises(ZeroDivisionError):
             await stage.submitter.submit([plain, replace(plain, topic="odd", key="odd")])
         assert not (await stage.submitter.submit_one(plain)).repeated
+
+
+@on_virtual_time
+async def test_an_order_that_nobody_could_approve_is_refused_without_the_others_of_its_batch(
+    runtime: VirtualRuntime,
+) -> None:
+    asked = {"action": "require_approval", "approval": {"separate": True}}
+    rules = [{"name": "payouts", "match": {"topic": "payout"}, **asked}]
+    book = Rulebook(1, {"format": 1, "default": {"action": "allow"}, "rules": rules})
+    async with staged(runtime, policy=book, live_jobs_max=2) as stage:
+        plain = Order(tenant=ACME, topic="t", payload=b"{}", labels={})
+        answers = await stage.submitter.submit([plain, replace(plain, topic="payout"), plain])
+
+        assert [type(answer) for answer in answers] == [Accepted, Invalid, Accepted]
 
 
 @on_virtual_time

@@ -33,6 +33,7 @@ from holdfast.core.share import Quota, Quotas
 from holdfast.core.topic import Topics
 from holdfast.errors import Conflict, NotFound
 from holdfast.flow.fire import fire
+from holdfast.flow.keep import add_record, remove_record
 from holdfast.flow.runs import RunOrder, Started
 from holdfast.flow.submit import Submitter
 from holdfast.ports import JobFilter, RecordChange, Transaction
@@ -96,9 +97,9 @@ async def add(stage: Stage, **values: Any) -> Schedule:
     )
     schedule = replace(plain, **values)
     schedule = replace(schedule, next_at=next(ticks_after(schedule, now)))
-    change = RecordChange(after=schedule_record(schedule), replaces=0)
-    assert await stage.inner.transact([Transaction(records=[change])]) == [True]
-    return schedule
+    added = await add_record(schedule_record(schedule), store=stage.inner)
+    assert added is not None
+    return schedule_from(added)
 
 
 async def schedule_now(stage: Stage, name: str = "beat") -> Schedule:
@@ -129,6 +130,22 @@ async def test_each_tick_submits_a_job_within_a_second(runtime: VirtualRuntime) 
         assert (made[0].payload, made[0].labels) == (b'{"n":1}', {"schedule": "beat"})
         assert (await schedule_now(stage)).last == made[-1].id
         assert await told(stage) == ["schedule.fired"] * 5
+
+
+@on_virtual_time
+async def test_replica_that_was_held_up_leaves_a_new_schedule_of_the_same_name_alone(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        await add(stage)
+        door = stage.store.pause("transact")
+        async with ticking(stage):
+            await door.reached.wait()
+            await remove_record(Kind.SCHEDULE, ACME, "beat", store=stage.inner)
+            fresh = await add(stage, every_s=3600.0, job=JobToSubmit(topic="other"))
+            door.open()
+            await asyncio.sleep(5)
+
+        assert await schedule_now(stage) == fresh
+        assert await jobs(stage) == []
 
 
 @on_virtual_time
@@ -259,10 +276,12 @@ async def test_tick_of_a_full_tenant_waits_and_does_not_keep_others_waiting(runt
             await asyncio.sleep(19)
             assert await jobs(stage) == []
             assert len(await stage.inner.list_jobs(other, JobFilter(), before=None, limit=9)) == 1
+            assert "1 unfinished jobs" in (await schedule_now(stage)).last_error
             await stage.complete(blocker)
             await asyncio.sleep(7)
 
         assert len(await jobs(stage)) == 1
+        assert (await schedule_now(stage)).last_error == ""
         assert stage.counted("schedule_ticks", outcome="deferred") > 0
 
 
@@ -308,7 +327,8 @@ async def test_trigger_makes_one_and_leaves_the_ticks_as_they_are(runtime: Virtu
         assert fired is not None
         assert again is None
         assert [job.id for job in await jobs(stage)] == list(fired.made)
-        assert (fired.schedule.next_at, fired.schedule.paused, fired.schedule.version) == (beat.next_at, True, 2)
+        assert (fired.schedule.next_at, fired.schedule.paused) == (beat.next_at, True)
+        assert fired.schedule.version == beat.version + 1
 
 
 @on_virtual_time

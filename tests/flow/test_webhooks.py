@@ -28,11 +28,13 @@ from holdfast.core.webhook import (
     post_from,
     post_record,
     post_to,
+    try_again,
     webhook_from,
     webhook_record,
 )
+from holdfast.flow.keep import add_record, remove_record
 from holdfast.ports import Note, RecordChange, Transaction
-from holdfast.webhooks import EVENTS, HANDS_PER_WEBHOOK, PAGES, POSTS, Courier
+from holdfast.webhooks import EVENTS, HANDS_PER_WEBHOOK, PAGES, POSTS, PUT_OFF_S_MAX, Courier
 
 OTHER = Tenant("other")
 
@@ -94,9 +96,9 @@ async def subscribe(stage: Stage, name: str, *events: str, tenant: Tenant = ACME
         looked_at=now,
         created_at=now,
     )
-    change = RecordChange(after=webhook_record(webhook), replaces=0)
-    assert await stage.inner.transact([Transaction(records=[change])]) == [True]
-    return webhook
+    added = await add_record(webhook_record(webhook), store=stage.inner)
+    assert added is not None
+    return webhook_from(added)
 
 
 async def webhook_now(stage: Stage, name: str) -> Webhook:
@@ -269,18 +271,64 @@ async def test_receiver_that_is_gone_is_told_nothing_more(runtime: VirtualRuntim
 
 
 @on_virtual_time
+async def test_courier_that_was_held_up_leaves_a_new_webhook_of_the_same_name_alone(runtime: VirtualRuntime) -> None:
+    receiver = Receiver()
+    async with staged(runtime) as stage:
+        old = await subscribe(stage, "ops", "job.*")
+        await stage.submit()
+        door = stage.store.pause("transact")
+        async with couriers(stage, receiver):
+            await door.reached.wait()
+            await asyncio.sleep(1)
+            await remove_record(Kind.WEBHOOK, ACME, "ops", store=stage.inner)
+            fresh = replace(old, url="https://new.example/", version=0, cursor=await stage.seen.look())
+            await add_record(webhook_record(fresh), store=stage.inner)
+            door.open()
+            await stage.submit()
+            await asyncio.sleep(5)
+
+        assert (await webhook_now(stage, "ops")).url == "https://new.example/"
+        assert (len(receiver.ids(old.url)), len(receiver.ids(fresh.url))) == (0, 1)
+
+
+@on_virtual_time
 async def test_post_to_a_webhook_that_was_removed_fails_at_once(runtime: VirtualRuntime) -> None:
     receiver = Receiver()
     async with staged(runtime) as stage:
         hook = await subscribe(stage, "ops")
         notify = RecordChange(after=post_to(hook, "step.notified", {}, key="s1", now=stage.store.now()), replaces=0)
-        removed = RecordChange(after=webhook_record(replace(hook, version=0)), replaces=1, remove=True)
-        await stage.inner.transact([Transaction(records=[notify]), Transaction(records=[removed])])
+        await stage.inner.transact([Transaction(records=[notify])])
+        await remove_record(Kind.WEBHOOK, ACME, "ops", store=stage.inner)
         async with couriers(stage, receiver):
             await asyncio.sleep(3)
 
         [post] = await posts(stage, "ops")
         assert (post.state, post.tries[-1].error, receiver.got) == (PostState.FAILED, "webhook-removed", [])
+
+
+@on_virtual_time
+async def test_post_to_a_webhook_that_was_removed_is_not_for_another_of_its_name(runtime: VirtualRuntime) -> None:
+    receiver = Receiver()
+    async with staged(runtime) as stage:
+        hook = await subscribe(stage, "ops", "job.*")
+        receiver.answers[hook.url] = Reply(500, "failed")
+        async with couriers(stage, receiver):
+            await stage.submit()
+            await asyncio.sleep(2)
+            await remove_record(Kind.WEBHOOK, ACME, "ops", store=stage.inner)
+            fresh = replace(
+                hook, url="https://new.example/", events=("run.*",), created_at=stage.store.now(), version=0
+            )
+            await add_record(webhook_record(fresh), store=stage.inner)
+            await asyncio.sleep(60)
+            [post] = await posts(stage, "ops")
+            assert (post.state, post.tries[-1].error) == (PostState.FAILED, "webhook-removed")
+            assert receiver.ids(fresh.url) == []
+
+            again = post_record(try_again(post, now=stage.store.now()))
+            await stage.inner.transact([Transaction(records=[RecordChange(after=again, replaces=post.version)])])
+            await asyncio.sleep(2)
+            assert receiver.ids(fresh.url) == [post.id], "whoever asks for that knows whose it is"
 
 
 @on_virtual_time
@@ -296,21 +344,25 @@ async def test_same_post_is_not_written_twice(runtime: VirtualRuntime) -> None:
 
 
 @on_virtual_time
-async def test_slow_receiver_does_not_hold_up_others(runtime: VirtualRuntime) -> None:
+async def test_slow_receiver_does_not_hold_up_others_however_many_wait_for_it(runtime: VirtualRuntime) -> None:
     slow = "https://slow.example/"
     receiver = Receiver(takes_s={slow: 15.0}, answers={slow: Reply(None, "timeout")})
     async with staged(runtime) as stage:
-        await subscribe(stage, "slow", "job.submitted")
-        for _ in range(2 * POSTS):
-            await stage.submit()
+        hook, quick = await subscribe(stage, "slow"), await subscribe(stage, "quick", tenant=OTHER)
+        now = stage.store.now()
+        crowd = [post_to(hook, "x", {}, key=f"{n}", now=now) for n in range(8 * POSTS)]
+        await stage.inner.transact([Transaction(records=[RecordChange(after=one, replaces=0) for one in crowd])])
         async with couriers(stage, receiver):
-            await asyncio.sleep(10)
-            quick = await subscribe(stage, "quick", "job.submitted")
-            await stage.submit()
-            await asyncio.sleep(10)
+            await asyncio.sleep(60)
+            late = post_to(quick, "x", {}, key="1", now=stage.store.now())
+            await stage.inner.transact([Transaction(records=[RecordChange(after=late, replaces=0)])])
+            await asyncio.sleep(2)
+            assert len(receiver.ids(quick.url)) == 1
 
-        assert len(receiver.ids(quick.url)) == 1
         assert receiver.most_at_once[slow] == HANDS_PER_WEBHOOK
+        dues = sorted(post.due or 0.0 for post in await posts(stage, "slow"))
+        assert dues[-1] <= stage.store.now() + PUT_OFF_S_MAX
+        assert dues[HANDS_PER_WEBHOOK * 10] <= stage.store.now() + 300, "who is well again is not kept waiting"
 
 
 @on_virtual_time

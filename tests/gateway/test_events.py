@@ -20,6 +20,19 @@ from holdfast.core.job import Tenant
 from holdfast.gateway import events, feed, pages
 
 
+async def test_newest_event_is_known_also_where_the_word_of_it_has_not_come(served: Served) -> None:
+    told = feed.Feed(served.plane.store)
+    await served.client.submit("t")
+    assert await told.last_number() == told.heard_until > 0
+
+    told.close()  # it hears nothing any more
+    for _ in range(5):
+        await served.client.submit("t")
+
+    newest = (await served.plane.store.list_events(after=0, limit=100))[-1].number
+    assert await told.last_number() == newest > told.heard_until
+
+
 @asynccontextmanager
 async def reading(served: Served, query: str = "", **headers: str) -> AsyncIterator[AsyncIterator[dict[str, str]]]:
     """The stream's messages as dicts of their fields; comments under the empty name."""

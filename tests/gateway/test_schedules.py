@@ -24,7 +24,7 @@ async def test_schedule_is_shown_with_its_next_ticks(served: Served) -> None:
     made = await served.client.add_schedule(daily(), actor="ana")
     seen = await served.client.schedule("nightly", upcoming=3)
 
-    assert (made.version, seen.upcoming[0], len(seen.upcoming)) == (1, seen.next_at, 3)
+    assert (made.version, seen.upcoming[0], len(seen.upcoming)) == (seen.version, seen.next_at, 3)
     assert seen.job is not None
     assert (seen.job.payload, seen.job.labels, seen.job.priority) == ({"n": 1}, {"kind": "report"}, 3)
     assert [one.name for one in (await served.client.schedules()).items] == ["nightly"]

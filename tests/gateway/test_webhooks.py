@@ -146,6 +146,20 @@ async def test_log_tells_how_it_went_and_a_failed_post_is_tried_again(open_plane
         assert line.subject == f"post/{post.id}"
 
 
+async def test_log_is_newest_first_whatever_was_posted(open_plane: Served) -> None:
+    async with receiving() as receiver:
+        await open_plane.client.add_webhook("ops", receiver.url, events=["job.submitted"])
+        await open_plane.client.test_webhook("ops")
+        await receiver.wait_posts(1)
+        for number in (2, 3):
+            await open_plane.client.submit("t")
+            await receiver.wait_posts(number)
+
+        log = (await open_plane.client.webhook_posts("ops")).items
+        assert [post.event for post in log] == ["job.submitted", "job.submitted", "webhook.tested"]
+        assert [post.created_at for post in log] == sorted((post.created_at for post in log), reverse=True)
+
+
 async def test_redirects_are_not_followed(open_plane: Served) -> None:
     async with receiving() as elsewhere, receiving(status=302, head=f"location: {elsewhere.url}\r\n") as receiver:
         await open_plane.client.add_webhook("ops", receiver.url)
@@ -164,11 +178,15 @@ async def test_removed_webhook_is_gone(open_plane: Served) -> None:
         await open_plane.client.add_webhook("ops", receiver.url)
         with pytest.raises(errors.Conflict, match="ops"):
             await open_plane.client.add_webhook("ops", receiver.url)
+        await open_plane.client.test_webhook("ops")
         await open_plane.client.remove_webhook("ops")
 
         assert (await open_plane.client.webhooks()).items == []
         with pytest.raises(errors.NotFound):
             await open_plane.client.test_webhook("ops")
+        with pytest.raises(errors.NotFound):
+            await open_plane.client.webhook_posts("another")
+        assert len((await open_plane.client.webhook_posts("ops")).items) == 1, "its log stays for a while"
 
 
 async def test_webhooks_of_other_tenants_do_not_exist(open_plane: Served) -> None:

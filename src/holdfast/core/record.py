@@ -63,7 +63,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """Unique within kind and tenant. Lists are in its order."""
     version: int = 1
-    """1 when it is new; every write names the version it replaces."""
+    """1 when it is new, or `first_version`; every write names the version it replaces."""
     state: str = ""
     """A word of its kind, for lists."""
     parent: str = ""
@@ -72,6 +72,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     body: bytes
     """JSON."""
+
+
+def first_version(now: float) -> int:
+    """Of what somebody may remove and make anew under the same name: one that the old one never had. Else whoever has read
+    that one, and was held up, would replace or remove this one in its stead."""
+    return int(now * 1_000_000)
 
 
 ENDED: dict[Kind, frozenset[str]] = {

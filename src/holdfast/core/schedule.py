@@ -91,7 +91,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     last: str = ""
     """The job or the run that it made; empty if it made none."""
     last_error: str = ""
-    """Why the last tick made none."""
+    """Why the last tick made none, or why one that has come is not obeyed yet."""
     held: bool = False
     """A tick has come while it was frozen: of those that did, one is made up for at most."""
     created_at: float
@@ -175,7 +175,8 @@ def ticks_after(schedule: Schedule, moment: float) -> Iterator[float]:
     """Its ticks after `moment`, in order."""
     if schedule.every_s:
         return _beats(schedule, moment)
-    # A clock that is set forward skips no tick of the day, and one that is set back repeats none.
+    # A clock that is set forward skips no time of day, and one that is set back repeats none. With a * for minute or
+    # hour, ticks go by the time that passes: those are Debian's rules.
     start = datetime.fromtimestamp(math.floor(moment), ZoneInfo(schedule.zone))
     return (tick.timestamp() for tick in CronSim(schedule.cron, start))
 

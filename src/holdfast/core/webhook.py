@@ -70,6 +70,10 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     def wants(self, kind: str) -> bool:
         return fits(kind, *self.events)
 
+    def is_meant(self, post: Post) -> bool:
+        """Whether the post was written for this one, and not for one that had its name before."""
+        return post.made_for in (0.0, self.created_at)
+
     def secrets_at(self, now: float) -> tuple[str, ...]:
         return self.secrets if now < self.old_secret_until else self.secrets[:1]
 
@@ -90,6 +94,8 @@ class Post(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """The `webhook-id` of every try: a receiver knows a repetition by it."""
     webhook: str
+    made_for: float = 0.0
+    """When that webhook was added: by the time a post is tried another may have its name. 0: for whoever has it."""
     event: str
     content: str
     """What is sent and signed, to the letter."""
@@ -119,6 +125,7 @@ class _PostBody(msgspec.Struct, frozen=True, kw_only=True):
     tries: tuple[Try, ...]
     begun: int
     bound: int
+    made_for: float = 0.0
 
 
 def webhook_record(webhook: Webhook) -> Record:
@@ -175,6 +182,7 @@ def post_to(webhook: Webhook, event_kind: str, payload: Any, *, key: str, now: f
             tenant=webhook.tenant,
             id=f"{webhook.name}.{key}",
             webhook=webhook.name,
+            made_for=webhook.created_at,
             event=event_kind,
             content=content,
             state=PostState.PENDING,
@@ -185,7 +193,14 @@ def post_to(webhook: Webhook, event_kind: str, payload: Any, *, key: str, now: f
 
 
 def post_record(post: Post) -> Record:
-    body = _PostBody(event=post.event, content=post.content, tries=post.tries, begun=post.begun, bound=post.bound)
+    body = _PostBody(
+        event=post.event,
+        content=post.content,
+        tries=post.tries,
+        begun=post.begun,
+        bound=post.bound,
+        made_for=post.made_for,
+    )
     return Record(
         kind=Kind.POST,
         tenant=post.tenant,
@@ -205,6 +220,7 @@ def post_from(record: Record) -> Post:
         tenant=record.tenant,
         id=record.id,
         webhook=record.parent,
+        made_for=body.made_for,
         event=body.event,
         content=body.content,
         state=PostState(record.state),
@@ -266,8 +282,8 @@ def give_up(post: Post, why: str, *, now: float) -> Post:
 
 
 def try_again(post: Post, *, now: float) -> Post:
-    """A person asks for it: at once, with as many tries as a new one."""
-    return replace(post, state=PostState.PENDING, bound=post.begun + ATTEMPTS_MAX, due=now)
+    """A person asks for it: at once, with as many tries as a new one, and to whoever has the name by now."""
+    return replace(post, state=PostState.PENDING, bound=post.begun + ATTEMPTS_MAX, due=now, made_for=0.0)
 
 
 # -- signatures --------------------------------------------------------------------------------------

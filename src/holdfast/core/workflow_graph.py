@@ -106,7 +106,12 @@ class Graph:
 
     def bind_input(self, value: Any) -> Any:
         """The input with the defaults of what it leaves out. Raises `Invalid`."""
-        return value if self.input_schema is None else self.input_schema.bind(value)
+        if self.input_schema is None:
+            return value
+        try:
+            return self.input_schema.bind(value)
+        except Invalid as error:
+            raise Invalid(f"the input does not fit the schema of workflow {self.definition.name}: {error}") from None
 
     def after(self, start: str, *, limit: int | None = None) -> frozenset[str]:
         """The step and all that, directly or not, wait for it; the nearest, if there are more than the limit."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from holdfast.core.freeze import SCOPES_MAX, Freeze, Frozen, check_scope, freeze_from, freeze_record, frozen_by
 from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.policy_version import PLANE
-from holdfast.core.record import Kind
+from holdfast.core.record import Kind, first_version
 from holdfast.errors import NotFound, TooMany
 from holdfast.flow.audit import Entry, transact
 from holdfast.flow.keep import TRIES, keeps_changing
@@ -74,18 +74,19 @@ async def freeze(
         known = {one.scope: one for one in await list_freezes(store=store)}
         if scope not in known and len(known) >= SCOPES_MAX:
             raise TooMany(f"{SCOPES_MAX} scopes are frozen; freeze all, or thaw some", retry_after_s=60.0)
-        now = store.now()
+        now, before = store.now(), known.get(scope)
         frozen = Freeze(
             scope=scope,
             reason=reason,
             by=by,
             since=now,
             until=None if for_s is None else now + for_s,
-            version=known[scope].version if scope in known else 0,
+            version=first_version(now) if before is None else before.version,
         )
         record = freeze_record(frozen)
         note = _note(frozen, {"reason": reason, "by": by, "until": frozen.until}, kind="freeze.began")
-        transaction = Transaction(records=[RecordChange(after=record, replaces=frozen.version)], notes=[note])
+        change = RecordChange(after=record, replaces=0 if before is None else before.version)
+        transaction = Transaction(records=[change], notes=[note])
         if await transact(transaction, store=store, entry=entry, until=frozen.until):
             return freeze_from(record)
     raise keeps_changing(Kind.FREEZE)

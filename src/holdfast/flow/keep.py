@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from holdfast.core.job import Tenant
-from holdfast.core.record import Kind, Record
+from holdfast.core.record import Kind, Record, first_version
 from holdfast.errors import Conflict
 from holdfast.flow.audit import Entry, transact
 from holdfast.ports import RecordChange, Store, Transaction
 
 TRIES = 5
+
+
+async def add_record(record: Record, *, store: Store, entry: Entry | None = None) -> Record | None:
+    """The new record as it is stored; None if there is one of its name. There may have been one before."""
+    new = replace(record, version=first_version(store.now()))
+    return new if await _written(RecordChange(after=new, replaces=0), store=store, entry=entry) else None
 
 
 async def write_record(record: Record, *, store: Store, entry: Entry | None = None) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from holdfast.core.job import JobId
 from holdfast.core.matrix import CELLS_MAX, Cell, Rules, cell_from, cell_record, check_selector, governs, ruled
 from holdfast.core.policy_version import PLANE
-from holdfast.core.record import Kind
+from holdfast.core.record import Kind, first_version
 from holdfast.core.renewals import KEPT_S, Episode, counts_from, hour_id, would_be
 from holdfast.errors import Invalid, NotFound, TooMany
 from holdfast.flow.audit import Entry, transact
@@ -50,7 +50,6 @@ async def set_cell(
 def new_cell(cell: Cell, before: Cell | None, *, for_s: float | None, now: float) -> tuple[RecordChange, Note, Cell]:
     """What is to be written for it, for a transaction of the caller's."""
     until = None if for_s is None else now + for_s
-    version = 0 if before is None else before.version
     wanted = Cell(
         selector=cell.selector,
         rules=cell.rules,
@@ -58,7 +57,7 @@ def new_cell(cell: Cell, before: Cell | None, *, for_s: float | None, now: float
         by=cell.by,
         since=now,
         until=until,
-        version=version,
+        version=first_version(now) if before is None else before.version,
     )
     record = cell_record(wanted)
     detail = {
@@ -68,7 +67,8 @@ def new_cell(cell: Cell, before: Cell | None, *, for_s: float | None, now: float
         "by": cell.by,
         "until": until,
     }
-    return RecordChange(after=record, replaces=version), Note(PLANE, NO_JOB, "matrix.set", detail), cell_from(record)
+    change = RecordChange(after=record, replaces=0 if before is None else before.version)
+    return change, Note(PLANE, NO_JOB, "matrix.set", detail), cell_from(record)
 
 
 def check_cell(cell: Cell, classes: Iterable[LockClass]) -> None:

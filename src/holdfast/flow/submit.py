@@ -74,6 +74,13 @@ class Ruled(NamedTuple):
     decision: Decision
 
 
+class Admitted(NamedTuple):
+    """A job that there is room for, as it is to be stored, and the policy's word on it."""
+
+    submission: Submission
+    decision: Decision
+
+
 class Submitter:
     """Submits for all callers of one process, so that it knows which keys are in flight."""
 
@@ -101,16 +108,17 @@ class Submitter:
         """One answer per order; a bad one does not fail the others. Durable when it returns."""
         await self.admission.count()
         answers: list[Accepted | HoldfastError | None] = [None] * len(orders)
-        admitted: dict[int, Ruled] = {}
+        admitted: dict[int, Admitted] = {}
         try:
             for n, ruled in (await self._rule_on_all(orders, answers)).items():
                 try:
+                    submission = _submission(orders[n], ruled.job)
                     self._admit(orders[n], ruled.job)
                 except HoldfastError as error:
                     answers[n] = error
                 else:
-                    admitted[n] = ruled
-            submissions = await self._keep_to_rates(orders, admitted, answers)
+                    admitted[n] = Admitted(submission, ruled.decision)
+            submissions = await self._keep_to_rates(admitted, answers)
             stored = await self._store_all([(orders[n], submission) for n, submission in submissions.items()])
         finally:
             for n in admitted:
@@ -148,17 +156,17 @@ class Submitter:
         return ruled
 
     async def _keep_to_rates(
-        self, orders: Sequence[Order], admitted: Mapping[int, Ruled], answers: list[Accepted | HoldfastError | None]
+        self, admitted: Mapping[int, Admitted], answers: list[Accepted | HoldfastError | None]
     ) -> dict[int, Submission]:
         """Those of them that do not come too early. Asked last: who is refused for something else takes nothing from a rate."""
-        early = await self._throttles.admit([(ruled.job.id, ruled.decision) for ruled in admitted.values()])
+        early = await self._throttles.admit([(one.submission.job.id, one.decision) for one in admitted.values()])
         submissions: dict[int, Submission] = {}
-        for (n, ruled), too_early in zip(admitted.items(), early, strict=True):
+        for (n, (submission, _)), too_early in zip(admitted.items(), early, strict=True):
             if too_early is None:
-                submissions[n] = _submission(orders[n], ruled.job)
+                submissions[n] = submission
             else:
                 answers[n] = too_early
-                self.admission.withdrawn(ruled.job)
+                self.admission.withdrawn(submission.job)
         return submissions
 
     async def find_repeated(self, order: Order) -> Accepted | None:
@@ -215,8 +223,9 @@ class Submitter:
         again, and together a step's jobs may be more than are ever taken."""
         job, decision = self._rule_on(order)
         job = replace(job, not_before=job.not_before + await self._throttles.reserve(job.id, decision))
+        submission = _submission(order, job)
         self.admission.admitted(job)
-        return _submission(order, job)
+        return submission
 
     def _rule_on(self, order: Order) -> Ruled:
         topic = self._topics.find(order.topic)
@@ -230,13 +239,14 @@ class Submitter:
         """As `prepare`, of what is no run's, if the tenant may have one more. Raises `TooMany` also where the policy throttles."""
         await self.admission.count()
         job, decision = self._rule_on(order)
+        submission = _submission(order, job)
         self.admission.check(job)
         self.admission.admitted(job)
         [too_early] = await self._throttles.admit([(job.id, decision)])
         if too_early is not None:
             self.admission.withdrawn(job)
             raise too_early
-        return _submission(order, job)
+        return submission
 
     async def withdraw(self, jobs: Iterable[Job]) -> None:
         """They were prepared or admitted, and are certainly not stored: what they took of limits and rates is given back.

@@ -29,9 +29,14 @@ FORGOTTEN = 500
 
 
 def rated(decision: Decision) -> tuple[str, Rate] | None:
-    """The key that it counts under, and how many there may be."""
+    """The key that it counts under, and how many there may be.
+
+    The rate is in the key. What is kept is the time that those who came have used up, and that was by their rate: whoever
+    makes one an hour a hundred a second would find the next one refused for that hour."""
     throttle = decision.throttle
-    return None if throttle is None or throttle.rate is None else (throttle.key, throttle.rate)
+    if throttle is None or throttle.rate is None:
+        return None
+    return f"{throttle.key} {throttle.rate.every_s}/{throttle.rate.burst}", throttle.rate
 
 
 class Throttles:

@@ -113,20 +113,21 @@ class Feed:
             self._readers.discard(reader)
 
     async def last_number(self) -> int:
-        """Of the newest event that this process knows of; 0 if there is none."""
-        if not self.heard_until:
-            # Found by halving, once: the store is not asked for it by anybody else.
-            low, high = 0, 1
-            while await self._store.list_events(after=high - 1, limit=1):
-                low, high = high, high * 2
-            while high - low > 1:
-                middle = (low + high) // 2
-                if await self._store.list_events(after=middle - 1, limit=1):
-                    low = middle
-                else:
-                    high = middle
-            self.heard_until = max(self.heard_until, low)
-        return self.heard_until
+        """Of the newest event; 0 if there is none. Asked of the store: of what another process wrote, the word may not have come."""
+        # Found by halving what lies beyond what was heard, which is mostly nothing.
+        low, step = self.heard_until, 1
+        while await self._store.list_events(after=low + step - 1, limit=1):
+            low, step = low + step, step * 2
+        high = low + step
+        while high - low > 1:
+            middle = (low + high) // 2
+            if await self._store.list_events(after=middle - 1, limit=1):
+                low = middle
+            else:
+                high = middle
+        # No further than was heard, once something was: by that readers know what they have missed.
+        self.heard_until = self.heard_until or low
+        return low
 
     def _heard(self, events: Sequence[JobEvent]) -> None:
         for event in events:

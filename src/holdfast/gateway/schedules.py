@@ -31,7 +31,7 @@ from holdfast.core.schedule import (
 from holdfast.errors import Conflict, Invalid, TooMany
 from holdfast.flow.audit import Entry
 from holdfast.flow.fire import fire
-from holdfast.flow.keep import TRIES, change_record, keeps_changing, remove_record, write_record
+from holdfast.flow.keep import TRIES, add_record, change_record, keeps_changing, remove_record
 from holdfast.gateway import limits
 from holdfast.gateway.actors import find_actor
 from holdfast.gateway.calls import Answer, Call, Route
@@ -57,11 +57,11 @@ async def add_schedule(desk: Desk, call: Call) -> Answer:
     if sum(known.values()) >= SCHEDULES_MAX:
         raise TooMany(f"the tenant has {SCHEDULES_MAX} schedules; remove one", retry_after_s=60.0)
     schedule = replace(schedule, next_at=next(ticks_after(schedule, now)))
-    if not await write_record(
-        schedule_record(schedule), store=store, entry=_entry(desk, call, "schedule.added", new.name)
-    ):
+    entry = _entry(desk, call, "schedule.added", new.name)
+    added = await add_record(schedule_record(schedule), store=store, entry=entry)
+    if added is None:
         raise Conflict(f"there is a schedule {new.name!r}; remove it first, or take another name")
-    return Answer(_view(replace(schedule, version=1), now, upcoming=5))
+    return Answer(_view(schedule_from(added), now, upcoming=5))
 
 
 def _schedule(new: NewSchedule, call: Call, *, now: float) -> Schedule:

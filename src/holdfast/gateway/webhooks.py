@@ -35,7 +35,7 @@ from holdfast.core.webhook import (
 )
 from holdfast.errors import Conflict, TooMany
 from holdfast.flow.audit import Entry
-from holdfast.flow.keep import change_record, remove_record, write_record
+from holdfast.flow.keep import add_record, change_record, remove_record, write_record
 from holdfast.flow.submit import new_id
 from holdfast.gateway.calls import Answer, Call, Route
 from holdfast.gateway.desk import Desk
@@ -74,9 +74,10 @@ async def add_webhook(desk: Desk, call: Call) -> Answer:
         created_at=now,
     )
     entry = _entry(desk, call, "webhook.added", new.name)
-    if not await write_record(webhook_record(webhook), store=plane.store, entry=entry):
+    added = await add_record(webhook_record(webhook), store=plane.store, entry=entry)
+    if added is None:
         raise Conflict(f"there is a webhook {new.name!r}; remove it first, or take another name")
-    return Answer(WebhookSecret(webhook=_view(replace(webhook, version=1), now), secret=secret))
+    return Answer(WebhookSecret(webhook=_view(webhook_from(added), now), secret=secret))
 
 
 def _new_secret(runtime: Runtime) -> str:
@@ -131,17 +132,19 @@ async def rotate_secret(desk: Desk, call: Call) -> Answer:
 async def test_webhook(desk: Desk, call: Call) -> Answer:
     """Post something that means nothing; the log says what became of it."""
     webhook = await _get(desk, call)
-    key = f"test-{new_id(desk.plane.runtime)}"
+    key = f"{new_id(desk.plane.runtime)}-test"
     record = post_to(webhook, "webhook.tested", {"webhook": webhook.name}, key=key, now=desk.plane.store.now())
     await write_record(record, store=desk.plane.store)
     return Answer(_post_view(post_from(record)), status=202)
 
 
 async def list_posts(desk: Desk, call: Call) -> Answer:
+    """Also of a webhook that was removed: what became of its last posts is asked for most of all then."""
     query: PostQuery = call.query
-    webhook = await _get(desk, call)
-    read = newest_first(desk.plane.store, Kind.POST, call.tenant, state=query.state, parent=webhook.name)
+    read = newest_first(desk.plane.store, Kind.POST, call.tenant, state=query.state, parent=call.path["name"])
     page, more = await read_records(read, query.cursor, query.limit)
+    if not page:
+        await _get(desk, call)  # raises, if there never was one
     return Answer(PostPage(items=[_post_view(post_from(record)) for record in page], next_cursor=more))
 
 

@@ -110,7 +110,8 @@ class RecordChange(msgspec.Struct, frozen=True, kw_only=True):
     """Take the record away instead; `after` only names it."""
 
     def __post_init__(self) -> None:
-        if not self.remove and self.after.version != self.replaces + 1:
+        may_be = self.after.version == self.replaces + 1 or (not self.replaces and self.after.version > 0)
+        if not self.remove and not may_be:
             raise ValueError(f"version {self.after.version} of a record cannot replace version {self.replaces}")
 
 
