@@ -1,5 +1,5 @@
 """`SyncLocks` from its first thread to its last: begun at once, closed under others, forked, and at the end of a program.
-And `Locks` whose loop is closed."""
+And `Locks` that are closed, or whose loop is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from harness import Backend, sooner_or_later
 
-from holdfast.locks import LockClass, SyncLocks, Unavailable
+from holdfast.locks import LockClass, Locks, SyncLocks, Unavailable
 
 JOB = LockClass("job", ttl=30, wait=20)
 WINDOW = LockClass("window", ttl=30, pattern="ttl_hold")
@@ -146,3 +146,13 @@ except Unavailable as error:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=False)
 
     assert done.stdout == "locks: opened in an event loop that is closed: open others\n", done.stderr[-500:]
+
+
+async def test_locks_that_are_closed_are_not_opened_again(backend: Backend) -> None:
+    """As those of a module that one function after the other enters: nobody would renew what the second one holds."""
+    locks = Locks(backend.url, prefix=backend.prefix)
+    async with locks:
+        pass
+    with pytest.raises(Unavailable, match="open others"):
+        async with locks:
+            raise AssertionError("entered")

@@ -103,6 +103,11 @@ class Keeper:
         """Whether this process is a child that was forked off after the keeper was made: its thread stayed behind."""
         return self._fork != FORKS.generation
 
+    def check_open(self) -> None:
+        """Raises `Unavailable` once it is closed, or the program all but over: its thread will not run any more."""
+        if self._closing or sys.is_finalizing():
+            raise Unavailable("locks", CLOSED, applied=False)
+
     def check_fork(self) -> None:
         """Raises `Unavailable` in a forked child, where nobody would renew anything."""
         if self._fork != FORKS.generation:
@@ -112,8 +117,7 @@ class Keeper:
         """Run a coroutine in the keeper's loop, from a thread that waits for it. A thread that is
         interrupted while it waits takes the coroutine with it."""
         self.check_fork()
-        if self._closing or sys.is_finalizing():  # then its thread will not run any more
-            raise Unavailable("locks", CLOSED, applied=False)
+        self.check_open()
         self.start()
         self._ready.wait()
         assert self._loop is not None

@@ -66,7 +66,11 @@ class Locks:
         await self.close()
 
     async def open(self) -> None:
-        """Connect. Raises `Unavailable` or `StoreRefused`, which name the store and the next step."""
+        """Connect. Raises `Unavailable` or `StoreRefused`, which name the store and the next step.
+
+        Once they are closed they are not opened again: make others.
+        """
+        self._keeper.check_open()
         await self._store.open()
         self.loop = asyncio.get_running_loop()
         self._keeper.watch_loop(self.loop)
