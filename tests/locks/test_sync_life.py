@@ -3,6 +3,7 @@ And `Locks` that are closed, or whose loop is."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -103,6 +104,36 @@ def test_a_forked_child_gets_nothing_from_its_parent_s_locks(backend: Backend) -
         in_child(try_all)
         assert locks.inspect(JOB, "free") is None
         locks.release(held)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_a_forked_child_asks_nothing_through_its_parent_s_connection(backend: Backend) -> None:
+    """The answer would come to the parent, who would take it for its own."""
+    async with Locks(backend.url, prefix=backend.prefix) as locks:
+        await locks.release(await locks.acquire(JOB, "x"))
+        made = Locks(backend.url, prefix=backend.prefix)
+
+        async def ask() -> None:
+            for verb in (
+                lambda: locks.acquire(JOB, "x"),
+                lambda: locks.claim(WINDOW, "w"),
+                lambda: locks.inspect(JOB, "x"),
+                locks.list,
+                locks.open,
+            ):
+                with pytest.raises(Unavailable, match="opened before a fork"):
+                    await verb()
+            async with made:  # only made, not opened
+                await made.release(await made.acquire(JOB, "x"))
+
+        def elsewhere() -> None:
+            running = threading.Thread(target=lambda: asyncio.run(ask()))
+            running.start()
+            running.join()
+            assert made.loop is not None
+
+        in_child(elsewhere)
+        assert [line.event for line in await locks.history(JOB, "x")] == ["granted", "released"] * 2
 
 
 def test_locks_that_are_used_when_the_program_is_all_but_over_do_not_hang_it(tmp_path: Path) -> None:

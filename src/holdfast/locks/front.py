@@ -45,10 +45,12 @@ class Front:
         self._claims: dict[str, Lease] = {}
 
     def key(self, lock_class: LockClass | str, item: str) -> str:
+        self.keeper.check_fork()
         return self._prefix + self.classes.get(lock_class).key(item)
 
     def family(self, lock_class: LockClass | str | None) -> str:
         """What the keys of one class, or of all, start with."""
+        self.keeper.check_fork()
         return self._prefix if lock_class is None else f"{self._prefix}{self.classes.get(lock_class).key_prefix}"
 
     def named(self, key: str) -> tuple[LockClass, str]:
@@ -59,6 +61,7 @@ class Front:
 
     def item(self, lock_class: LockClass | str, item: str) -> tuple[LockClass, str]:
         """The class in force and the key of something to hold and release."""
+        self.keeper.check_fork()
         chosen = self.classes.get(lock_class)
         if chosen.pattern is _TTL_HOLD:
             raise ValueError(f"class {chosen.name!r} is ttl_hold: its windows are claimed, not held; use claim()")
@@ -66,6 +69,7 @@ class Front:
 
     def window(self, lock_class: LockClass | str, item: str) -> tuple[LockClass, str, str]:
         """The class, key and token of a window; the token stays, so that its owner can claim again."""
+        self.keeper.check_fork()  # the child would have the token of its parent, and so its windows
         chosen = self.classes.get(lock_class)
         if chosen.pattern is not _TTL_HOLD:
             raise ValueError(f"class {chosen.name!r} is {chosen.pattern}: use hold() or acquire(), not claim()")

@@ -108,6 +108,10 @@ class Keeper:
         if self._closing or sys.is_finalizing():
             raise Unavailable("locks", CLOSED, applied=False)
 
+    def belong_here(self) -> None:
+        """What was made before a fork and is opened after it belongs to the child."""
+        self._fork = FORKS.generation
+
     def check_fork(self) -> None:
         """Raises `Unavailable` in a forked child, where nobody would renew anything."""
         if self._fork != FORKS.generation:

@@ -70,6 +70,9 @@ class Locks:
 
         Once they are closed they are not opened again: make others.
         """
+        if self.loop is None:
+            self._keeper.belong_here()
+        self._keeper.check_fork()
         self._keeper.check_open()
         await self._store.open()
         self.loop = asyncio.get_running_loop()

@@ -92,7 +92,6 @@ class SyncLocks:
 
     def acquire(self, lock_class: LockClass | str, item: str, *, wait: float | None = None) -> Lease:
         """A lease to keep by hand, renewed until `release`. Raises `LockBusy` when the budget is spent."""
-        self._keeper.check_fork()
         chosen, key = self._front.item(lock_class, item)
         wait_s = chosen.wait if wait is None else wait
         if chosen.takes_turns:
@@ -108,7 +107,6 @@ class SyncLocks:
 
     def claim(self, lock_class: LockClass | str, item: str) -> Lease | None:
         """A window of a `ttl_hold` class, or None if another owner's is open. See `Locks.claim`."""
-        self._keeper.check_fork()  # the child would have the token of its parent, and so its windows
         chosen, key, token = self._front.window(lock_class, item)
         sent_at = self._runtime.now()
         reply = self._store.acquire(key, token, ttl_ms=chosen.ttl_ms)
