@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from holdfast.locks.errors import LeaseLost, LockError, NotOwned
+from holdfast.locks.errors import LeaseLost, LockError, NotOwned, StoreRefused
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -71,6 +71,10 @@ class Hold:
             # Ended by the store inside the trust window, or lost in the last instant: the work cannot
             # be trusted. Under `continue` that is no error of the work's.
             if error is None and not lease.carries_on:
+                raise
+        except StoreRefused:
+            # It goes on in the background. It must not take the place of what ended the block, least of all of a cancellation.
+            if error is None:
                 raise
 
     def _lost(self) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from holdfast.locks.errands import Errands, may_be_applied
-from holdfast.locks.errors import LeaseLost, LockBusy, LockError, NotOwned, Unavailable
+from holdfast.locks.errors import LeaseLost, LockBusy, LockError, NotOwned, StoreRefused, Unavailable
 from holdfast.locks.front import Front
 from holdfast.locks.keeper import Keeper
 from holdfast.locks.lease import Lease
@@ -277,6 +277,9 @@ class SyncHold:
             self._locks.release(lease)
         except (NotOwned, LeaseLost):
             if not lease.carries_on and error is None:
+                raise
+        except StoreRefused:
+            if error is None:  # else that is what is told, Ctrl-C above all; the release goes on in the background
                 raise
 
 
