@@ -71,6 +71,17 @@ def test_a_thread_that_waits_when_its_locks_are_closed_is_told(backend: Backend)
             waiting.result(timeout=10)
 
 
+def test_a_hold_is_for_one_block_at_a_time(backend: Backend) -> None:
+    """A thread whose lease is lost would else release that of the thread which has entered since."""
+    with SyncLocks(backend.url, prefix=backend.prefix) as locks:
+        shared = locks.hold(JOB, "x")
+        for _ in range(2):  # one after the other may
+            with shared as lease:
+                with pytest.raises(RuntimeError, match="each block"), shared:
+                    raise AssertionError("entered")
+                lease.check()
+
+
 def in_child(work: Callable[[], None]) -> None:
     child = os.fork()
     if child == 0:

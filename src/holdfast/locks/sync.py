@@ -7,6 +7,7 @@ goes through the keeper's loop, which has the wake-ups.
 from __future__ import annotations
 
 import builtins
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from holdfast.locks.errands import Errands, may_be_applied
 from holdfast.locks.errors import LeaseLost, LockBusy, LockError, NotOwned, StoreRefused, Unavailable
 from holdfast.locks.front import Front
+from holdfast.locks.hold import IN_USE
 from holdfast.locks.keeper import Keeper
 from holdfast.locks.lease import Lease
 from holdfast.locks.local_queue import fences_to_reserve
@@ -242,20 +244,28 @@ class SyncLocks:
 class SyncHold:
     """What `SyncLocks.hold` returns: the lease for the length of a block."""
 
-    __slots__ = ("_item", "_lease", "_lock_class", "_locks", "_wait")
+    __slots__ = ("_entered", "_item", "_lease", "_lock_class", "_locks", "_wait")
 
     def __init__(self, locks: SyncLocks, lock_class: LockClass | str, item: str, wait: float | None) -> None:
         self._locks = locks
         self._lock_class = lock_class
         self._item = item
         self._wait = wait
+        self._entered = threading.Lock()
 
     def __enter__(self) -> Lease:
-        lease = self._lease = self._locks.acquire(self._lock_class, self._item, wait=self._wait)
+        if not self._entered.acquire(blocking=False):
+            raise RuntimeError(IN_USE)
+        try:
+            lease = self._lease = self._locks.acquire(self._lock_class, self._item, wait=self._wait)
+        except BaseException:
+            self._entered.release()
+            raise
         if lease.in_turn:
             try:
                 lease.check()  # passed on, and lost before this thread ran: no lock, no body
             except LeaseLost:
+                self._entered.release()
                 with suppress(LockError):
                     self._locks.release(lease)
                 raise
@@ -263,6 +273,7 @@ class SyncHold:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         lease = self._lease
+        self._entered.release()
         if lease.released and lease.lost is None:  # by the block itself
             return
         try:
