@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.locks.errors import LeaseLost, LossReason, NotOwned
 from holdfast.locks.policy import OnRenewalFailure
@@ -118,6 +118,10 @@ class Lease:
         lease.fallback = True
         lease.in_turn = True
         return lease
+
+    def __reduce__(self) -> NoReturn:
+        # A copy would count its operations from the same number, and trust a clock that is another one on another host.
+        raise TypeError("a lease is not copied, nor sent to another process: have that one acquire a lock of its own")
 
     def __repr__(self) -> str:
         state = "released" if self.released else self.lost or ("suspect" if self.suspect else "held")
