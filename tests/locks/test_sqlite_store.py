@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from holdfast.locks.errors import StoreRefused, Unavailable
-from holdfast.locks.port import Busy, Grant, LockStore
+from holdfast.locks.port import Busy, Grant, LockStore, Renewal, Standing
 from holdfast.locks.runtime import SYSTEM
 from holdfast.locks.stores import open_store
 from holdfast.locks.stores.sqlite import table as sqlite_table
@@ -247,6 +247,26 @@ async def test_nothing_is_remembered_of_a_transaction_that_was_rolled_back(tmp_p
     await store.close()
 
     assert isinstance(granted, Grant)
+
+
+async def test_file_stays_the_same_when_the_program_changes_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Renewals go over a connection that is opened later: they would find an empty file, and every lease gone."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    store = open_store("sqlite:///locks.db", holder="test", prefix="t:", runtime=SYSTEM)
+    await store.open()
+    await store.acquire("t:k", A, ttl_ms=60_000)
+    monkeypatch.chdir(elsewhere)
+    later = store.sibling()
+    await later.open()
+
+    assert await later.renew([Renewal("t:k", A, 60_000)]) == [Standing.OWNED]
+    assert list(elsewhere.iterdir()) == []
+    await later.close()
+    await store.close()
 
 
 async def test_processes_share_a_file(tmp_path: Path) -> None:

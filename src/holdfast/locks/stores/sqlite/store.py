@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -33,7 +34,8 @@ def path_of(url: str, runtime: Runtime) -> str:
     path = unquote(urlsplit(url).path).removeprefix("/")
     if not path:
         raise ValueError(f"{shown(url)} names no file; write sqlite:///locks.db")
-    return f"{MEMORY}{runtime.token()}" if path == MEMORY else path
+    # As the folder is now: a program may change it, and what is opened later (the keeper's own connection) is the same file.
+    return f"{MEMORY}{runtime.token()}" if path == MEMORY else str(Path(path).absolute())
 
 
 class _Shared:
