@@ -269,6 +269,27 @@ async def test_file_stays_the_same_when_the_program_changes_its_folder(
     await store.close()
 
 
+@pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced"])
+async def test_file_that_is_gone_grants_and_renews_nothing(tmp_path: Path, replaced: bool) -> None:
+    """Whoever comes next makes a new file, and is granted the same locks."""
+    path = tmp_path / "locks.db"
+    store = made(path)
+    await store.open()
+    await store.acquire("t:k", A, ttl_ms=60_000)
+    path.unlink()
+    if replaced:
+        path.touch()
+    for ask in (store.renew([Renewal("t:k", A, 60_000)]), store.acquire("t:other", A, ttl_ms=60_000)):
+        with pytest.raises(StoreRefused, match="removed or replaced"):
+            await ask
+    await store.close()
+    again = made(path)
+    await again.open()
+
+    assert isinstance(await again.acquire("t:k", B, ttl_ms=60_000), Grant)
+    await again.close()
+
+
 async def test_processes_share_a_file(tmp_path: Path) -> None:
     """A second, real process is excluded, and woken by the release."""
     path = tmp_path / "locks.db"

@@ -28,6 +28,25 @@ def make_private(path: Path, shown: str) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
+def identity(path: str) -> tuple[int, int] | None:
+    """Which file a name leads to now; None if there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  (for every commit; a Path would take four times as long)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def refuse_replaced(path: str, opened: tuple[int, int] | None, shown: str) -> None:
+    """Whoever opens the name from now on has another file, or a new one: what is written here excludes nobody."""
+    if opened is not None and identity(path) != opened:
+        raise StoreRefused(
+            shown,
+            "the file was removed or replaced while this process had it open",
+            next_step="End every process that uses it, then start them again",
+        )
+
+
 def refuse_foreign(connection: apsw.Connection, shown: str) -> None:
     with connection:  # one snapshot for both, or a file that is just being made looks foreign
         application_id = connection.pragma("application_id")

@@ -20,7 +20,14 @@ import apsw
 
 from holdfast.locks.errors import LockError, StoreRefused, Unavailable
 from holdfast.locks.runtime import FORKS
-from holdfast.locks.stores.sqlite.file import APPLICATION_ID, SCHEMA_VERSION, make_private, refuse_foreign
+from holdfast.locks.stores.sqlite.file import (
+    APPLICATION_ID,
+    SCHEMA_VERSION,
+    identity,
+    make_private,
+    refuse_foreign,
+    refuse_replaced,
+)
 
 if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
@@ -127,6 +134,8 @@ class Writer:
         self._parts: dict[str, Part] = {}
         self._users = 0
         self._lock_file = -1
+        self._opened: tuple[int, int] | None = None
+        """Which file it is; None in memory."""
         self._thread: threading.Thread | None = None
         self._commits = 0
 
@@ -206,6 +215,7 @@ class Writer:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.wal_autocheckpoint(CHECKPOINT_PAGES)
+                self._opened = identity(self._path) if shared else None
             finally:
                 self._unlock_writers()
         except BaseException:
@@ -296,6 +306,7 @@ class Writer:
     def _transact(self, batch: list[Request]) -> tuple[list[tuple[Request, Any]], dict[Part, Unit]]:
         connection = self._connection
         assert connection is not None
+        refuse_replaced(self._path, self._opened, self.shown)
         connection.execute("BEGIN IMMEDIATE")
         try:
             units: dict[Part, Unit] = {}
