@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
 
 
+CLAIMS_MAX = 2
+"""How often a window is asked for that comes too late to be trusted."""
+
 #: On Python 3.11 it takes longer to find a member of an enum than to make a key.
 _TTL_HOLD = Pattern.TTL_HOLD
 
@@ -75,6 +78,14 @@ class Front:
             raise ValueError(f"class {chosen.name!r} is {chosen.pattern}: use hold() or acquire(), not claim()")
         key = self._prefix + chosen.key(item)
         return chosen, key, self._windows.setdefault(key, self._runtime.token())
+
+    def came_too_late(self, chosen: LockClass, reply: Grant | Busy, *, sent_at: float) -> bool:
+        """The answer waited while we did not run, and its window is over: ask again, same token."""
+        return isinstance(reply, Grant) and self._runtime.now() >= sent_at + chosen.renewal.trust_s
+
+    @staticmethod
+    def claimed_too_late(key: str) -> Unavailable:
+        return Unavailable(key, "the window came after it could be trusted", applied=True)
 
     def claimed(self, chosen: LockClass, key: str, token: str, reply: Grant | Busy, *, sent_at: float) -> Lease | None:
         if isinstance(reply, Busy):

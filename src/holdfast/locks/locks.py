@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.locks.errands import Errands, may_be_applied
 from holdfast.locks.errors import LockBusy, LockError, StoreRefused, Unavailable
-from holdfast.locks.front import Front
+from holdfast.locks.front import CLAIMS_MAX, Front
 from holdfast.locks.hold import Hold
 from holdfast.locks.lease import Lease
 from holdfast.locks.local_queue import LocalQueue, fences_to_reserve
@@ -120,9 +120,12 @@ class Locks:
         a fresh window.
         """
         chosen, key, token = self._front.window(lock_class, item)
-        sent_at = self._runtime.now()
-        reply = await self._store.acquire(key, token, ttl_ms=chosen.ttl_ms)
-        return self._front.claimed(chosen, key, token, reply, sent_at=sent_at)
+        for _ in range(CLAIMS_MAX):
+            sent_at = self._runtime.now()
+            reply = await self._store.acquire(key, token, ttl_ms=chosen.ttl_ms)
+            if not self._front.came_too_late(chosen, reply, sent_at=sent_at):
+                return self._front.claimed(chosen, key, token, reply, sent_at=sent_at)
+        raise self._front.claimed_too_late(key)
 
     async def renew(self, lease: Lease) -> None:
         """Renew now. Raises `LeaseLost`, `NotOwned` (the lease is then lost), or `Unavailable`."""

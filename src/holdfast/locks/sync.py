@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from holdfast.locks.errands import Errands, may_be_applied
 from holdfast.locks.errors import LeaseLost, LockBusy, LockError, NotOwned, StoreRefused, Unavailable
-from holdfast.locks.front import Front
+from holdfast.locks.front import CLAIMS_MAX, Front
 from holdfast.locks.hold import IN_USE
 from holdfast.locks.keeper import Keeper
 from holdfast.locks.lease import Lease
@@ -110,9 +110,12 @@ class SyncLocks:
     def claim(self, lock_class: LockClass | str, item: str) -> Lease | None:
         """A window of a `ttl_hold` class, or None if another owner's is open. See `Locks.claim`."""
         chosen, key, token = self._front.window(lock_class, item)
-        sent_at = self._runtime.now()
-        reply = self._store.acquire(key, token, ttl_ms=chosen.ttl_ms)
-        return self._front.claimed(chosen, key, token, reply, sent_at=sent_at)
+        for _ in range(CLAIMS_MAX):
+            sent_at = self._runtime.now()
+            reply = self._store.acquire(key, token, ttl_ms=chosen.ttl_ms)
+            if not self._front.came_too_late(chosen, reply, sent_at=sent_at):
+                return self._front.claimed(chosen, key, token, reply, sent_at=sent_at)
+        raise self._front.claimed_too_late(key)
 
     def renew(self, lease: Lease) -> None:
         """Renew now. Raises `LeaseLost`, `NotOwned` (the lease is then lost), or `Unavailable`."""
