@@ -62,13 +62,16 @@ class Front:
         chosen = self.classes.of_key(bare)
         return chosen, bare.removeprefix(chosen.key_prefix or "")
 
-    def item(self, lock_class: LockClass | str, item: str) -> tuple[LockClass, str]:
-        """The class in force and the key of something to hold and release."""
+    def item(self, lock_class: LockClass | str, item: str, wait: float | None) -> tuple[LockClass, str, float]:
+        """The class in force and the key of something to hold and release, and for how long to wait for it."""
         self.keeper.check_fork()
         chosen = self.classes.get(lock_class)
         if chosen.pattern is _TTL_HOLD:
             raise ValueError(f"class {chosen.name!r} is ttl_hold: its windows are claimed, not held; use claim()")
-        return chosen, self._prefix + chosen.key(item)
+        wait_s = chosen.wait if wait is None else wait
+        if wait_s != wait_s:  # noqa: PLR0124  (the one number that is not itself, and before which no deadline ever comes)
+            raise ValueError("wait must be a number of seconds, not nan")
+        return chosen, self._prefix + chosen.key(item), wait_s
 
     def window(self, lock_class: LockClass | str, item: str) -> tuple[LockClass, str, str]:
         """The class, key and token of a window; the token stays, so that its owner can claim again."""

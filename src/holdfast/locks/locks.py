@@ -100,8 +100,7 @@ class Locks:
         self, lock_class: LockClass | str, item: str, *, wait: float | None = None
     ) -> Coroutine[Any, Any, Lease]:
         """A lease to keep by hand, renewed until `release`. Waits like `hold`; raises `LockBusy`."""
-        chosen, key = self._front.item(lock_class, item)
-        wait_s = chosen.wait if wait is None else wait
+        chosen, key, wait_s = self._front.item(lock_class, item, wait)
         if chosen.takes_turns:
             return self._acquire_in_turn(chosen, key, wait_s)
         return self._acquire(chosen, key, wait_s)

@@ -94,8 +94,7 @@ class SyncLocks:
 
     def acquire(self, lock_class: LockClass | str, item: str, *, wait: float | None = None) -> Lease:
         """A lease to keep by hand, renewed until `release`. Raises `LockBusy` when the budget is spent."""
-        chosen, key = self._front.item(lock_class, item)
-        wait_s = chosen.wait if wait is None else wait
+        chosen, key, wait_s = self._front.item(lock_class, item, wait)
         if chosen.takes_turns:
             return self._acquire_in_turn(chosen, key, wait_s)
         return self._acquire(chosen, key, wait_s)
