@@ -11,6 +11,8 @@ import pytest
 import servers
 from harness import Backend
 
+import holdfast.client
+import holdfast.locks
 from holdfast.locks import (
     LeaseLost,
     LockClass,
@@ -92,6 +94,14 @@ def test_a_bad_class_name_is_refused(name: str) -> None:
 def test_a_policy_that_cannot_work_is_refused(options: dict[str, float | str]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         LockClass("job", ttl=1, **options)  # type: ignore[arg-type]
+
+
+def test_a_misspelt_name_is_found_by_type_checkers_too() -> None:
+    """Else the comments below would be unused, and `make lint` fail."""
+    with pytest.raises(AttributeError, match="SyncLock"):
+        holdfast.locks.SyncLock  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match="Clint"):
+        holdfast.client.Clint  # type: ignore[attr-defined]  # noqa: B018
 
 
 async def test_a_wait_that_is_no_number_is_refused(tmp_path: Path) -> None:
