@@ -131,6 +131,27 @@ async def test_cancelling_during_the_release_still_releases(runtime: VirtualRunt
 
 
 @on_virtual_time
+async def test_cancelling_while_they_are_closed_leaves_no_keeper_and_no_errand(runtime: VirtualRuntime) -> None:
+    """A keeper that was left would renew for as long as the process runs. `on_virtual_time` asks for what is left."""
+    async with await Network.over("sqlite:///:memory:", runtime) as network:
+        locks = network.locks()
+        await locks.open()
+        await locks.acquire(JOB, "kept")
+        network.fault("release", Fault.FAIL)
+        await locks.release(await locks.acquire(JOB, "x"))
+        closing = asyncio.create_task(locks.close())
+        await asyncio.sleep(1)
+        assert not closing.done()
+        closing.cancel()
+        await asyncio.wait([closing])
+
+        assert closing.cancelled()
+        tried = network.history.tried("renew")
+        await asyncio.sleep(60)
+        assert network.history.tried("renew") == tried
+
+
+@on_virtual_time
 async def test_an_override_holds_for_its_time_and_reverts_by_itself(runtime: VirtualRuntime) -> None:
     told = Told()
     async with await Network.over("sqlite:///:memory:", runtime) as network:

@@ -80,12 +80,16 @@ class Locks:
 
     async def close(self) -> None:
         """Stop renewing and disconnect. Leases still held run out by themselves."""
-        await self._errands.close()
-        if self._runtime.inline():
-            self._keeper.close()
-        else:
-            await asyncio.get_running_loop().run_in_executor(None, self._keeper.close)
-        await self._store.close()
+        try:
+            await self._errands.close()
+        finally:  # whoever has no time to wait for them still leaves nothing behind
+            try:
+                if self._runtime.inline():
+                    self._keeper.close()
+                else:
+                    await asyncio.get_running_loop().run_in_executor(None, self._keeper.close)
+            finally:
+                await self._store.close()
 
     def hold(self, lock_class: LockClass | str, item: str, *, wait: float | None = None) -> Hold:
         """`async with locks.hold(CLASS, item) as lease:` waits, renews, and cancels the body on loss.
