@@ -264,14 +264,15 @@ class Keeper:
         except Exception as error:  # whatever it was, these leases must be tried again
             known = isinstance(error, LockError | TimeoutError)
             for lease in leases:
-                lease.renewing = False
                 lease.renewal_failed(tried_at=sent_at, error=str(error) or "no answer in time")
             if not known:
                 logger.exception("lock.renewal_crashed")
             return
+        finally:
+            for lease in leases:  # also of those that are not come to, because an observer raises
+                lease.renewing = False
         neighbour: Lease | None = None
         for lease, standing in zip(leases, standings, strict=True):
-            lease.renewing = False
             if standing is _OWNED:
                 lease.renewal_succeeded(sent_at=sent_at, neighbour=neighbour)
                 neighbour = lease

@@ -212,8 +212,10 @@ class Lease:
     def not_owned(self, standing: Standing, *, operation: str) -> None:
         """The store says, definitely, that key and token do not match."""
         if self.lost is None and not self.released:
-            self._observer.not_owned(self.lock_class, self.key, operation=operation)
-            self.lose(why_not_owned(self.belief, standing, self._runtime.now()))
+            try:
+                self._observer.not_owned(self.lock_class, self.key, operation=operation)
+            finally:
+                self.lose(why_not_owned(self.belief, standing, self._runtime.now()))
 
     def abandon(self) -> None:
         """Stop trusting the lease. Under `continue` the work, and the renewing, go on as suspect."""
@@ -229,12 +231,14 @@ class Lease:
             if self.lost is not None or self.released:
                 return
             self.lost = reason
-        if not self.suspect:
-            self._observer.abandoned(self.lock_class, self.key, fence=self.fence, reason=reason)
-        self.suspect = self.carries_on
-        told = self.on_loss
-        if told is not None and not self.carries_on:
-            told()
+        try:
+            if not self.suspect:
+                self._observer.abandoned(self.lock_class, self.key, fence=self.fence, reason=reason)
+        finally:  # an observer that raises breaks its word, and must not keep the work from being stopped
+            self.suspect = self.carries_on
+            told = self.on_loss
+            if told is not None and not self.carries_on:
+                told()
 
     def end(self) -> bool:
         """It is to be released. False if somebody else has said so before: of two threads at the same moment, one. A loss
