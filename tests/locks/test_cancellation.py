@@ -208,6 +208,30 @@ async def test_two_tasks_on_a_local_fallback_follow_each_other(runtime: VirtualR
         await locks.release(lease)
 
 
+@pytest.mark.parametrize("renew_every", [None, 0.0], ids=["renewed", "not renewed"])
+@on_virtual_time
+async def test_whoever_a_lock_is_passed_on_to_has_the_whole_of_max_hold(
+    runtime: VirtualRuntime, renew_every: float | None
+) -> None:
+    bounded = LockClass("bounded", ttl=60, wait=50, local_mutex=True, max_hold=30, renew_every=renew_every)
+    async with await Network.over("sqlite:///:memory:", runtime) as network, network.locks() as locks:
+        first = await locks.acquire(bounded, "x")
+        waiting = asyncio.create_task(locks.acquire(bounded, "x"))
+        await asyncio.sleep(5)
+        await locks.release(first)
+        heir = await waiting
+        assert heir.fence == first.fence + 1
+        await asyncio.sleep(29)
+
+        heir.check()
+        assert network.history.tried("renew") == (1 if renew_every is None else 0)
+        await asyncio.sleep(1.1)
+        with pytest.raises(LeaseLost):
+            heir.check()
+        with pytest.raises(LeaseLost):
+            await locks.release(heir)
+
+
 FORKING = """
 import asyncio, os, sys
 from holdfast.locks import LeaseLost, LockClass, LockError, Locks, SyncLocks

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.locks.errors import LeaseLost, LossReason, NotOwned
 from holdfast.locks.policy import OnRenewalFailure
-from holdfast.locks.renewal import Belief, believe, doubt, why_abandoned, why_not_owned
+from holdfast.locks.renewal import Belief, believe, doubt, held_anew, why_abandoned, why_not_owned
 from holdfast.locks.runtime import FORKS
 
 if TYPE_CHECKING:
@@ -257,15 +257,16 @@ class Lease:
 
     def successor(self, fence: int) -> Lease:
         """The same right, passed on inside this process, under a fence of its own."""
+        now, max_hold = self._runtime.now(), self.lock_class.max_hold
         heir = Lease(
             self.lock_class,
             self.key,
             self.token,
             fence,
-            belief=self.belief,
+            belief=self.belief if max_hold is None else held_anew(self.belief, self.lock_class.renewal, now + max_hold),
             runtime=self._runtime,
             observer=self._observer,
         )
-        heir.acquired_at = self._runtime.now()
+        heir.acquired_at = now
         heir.in_turn = True
         return heir
