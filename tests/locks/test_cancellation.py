@@ -208,6 +208,20 @@ async def test_two_tasks_on_a_local_fallback_follow_each_other(runtime: VirtualR
         await locks.release(lease)
 
 
+@on_virtual_time
+async def test_renewing_a_local_fallback_by_hand_does_not_end_it(runtime: VirtualRuntime) -> None:
+    """It has no end. The store, back again, has never heard of it, and would say so."""
+    by_hand = LockClass("hand", ttl=30, renew_every=0, wait=0.2, on_store_error="local")
+    async with await Network.over("sqlite:///:memory:", runtime) as network, network.locks() as locks:
+        network.fault("*", Fault.FAIL)
+        lease = await locks.acquire(by_hand, "x")
+        network.heal()
+        await locks.renew(lease)
+
+        lease.check()
+        await locks.release(lease)
+
+
 @pytest.mark.parametrize("renew_every", [None, 0.0], ids=["renewed", "not renewed"])
 @on_virtual_time
 async def test_whoever_a_lock_is_passed_on_to_has_the_whole_of_max_hold(

@@ -131,8 +131,10 @@ class Locks:
         raise self._front.claimed_too_late(key)
 
     async def renew(self, lease: Lease) -> None:
-        """Renew now. Raises `LeaseLost`, `NotOwned` (the lease is then lost), or `Unavailable`."""
+        """Renew now. Raises `LeaseLost`, `NotOwned` (the lease is then lost), or `Unavailable`. A local fallback has no end."""
         lease.check()
+        if lease.fallback:
+            return
         sent_at = self._runtime.now()
         [standing] = await self._store.renew([Renewal(lease.key, lease.token, lease.lock_class.ttl_ms)])
         self._front.renewed(lease, standing, sent_at=sent_at)

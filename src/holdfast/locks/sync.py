@@ -119,6 +119,8 @@ class SyncLocks:
     def renew(self, lease: Lease) -> None:
         """Renew now. Raises `LeaseLost`, `NotOwned` (the lease is then lost), or `Unavailable`."""
         lease.check()
+        if lease.fallback:
+            return
         sent_at = self._runtime.now()
         [standing] = self._store.renew([Renewal(lease.key, lease.token, lease.lock_class.ttl_ms)])
         self._front.renewed(lease, standing, sent_at=sent_at)
