@@ -11,6 +11,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+from holdfast.locks import LockClass, SyncLocks
 from holdfast.locks.errors import StoreRefused, Unavailable
 from holdfast.locks.port import Busy, Grant, LockStore, Renewal, Standing
 from holdfast.locks.runtime import SYSTEM
@@ -288,6 +289,37 @@ async def test_file_that_is_gone_grants_and_renews_nothing(tmp_path: Path, repla
 
     assert isinstance(await again.acquire("t:k", B, ttl_ms=60_000), Grant)
     await again.close()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_forked_child_with_locks_of_its_own_keeps_others_out_when_its_parent_has_closed(tmp_path: Path) -> None:
+    """SQLite's locks on the file stay with the parent, while the child's memory has it that they are held."""
+    url, job = f"sqlite:///{tmp_path}/locks.db", LockClass("job", ttl=30, wait=0)
+    heard, say = os.pipe()
+    held, tell_held = os.pipe()
+    with SyncLocks(url) as parents:
+        parents.release(parents.acquire(job, "warm"))
+        child = os.fork()
+        if child == 0:
+            try:
+                own = SyncLocks(url)
+                own.open()
+                os.write(tell_held, b"opened")
+                os.read(heard, 1)
+                own.acquire(job, "x")
+                os.write(tell_held, b"held")
+                os.read(heard, 1)
+            finally:
+                os._exit(0)
+        assert os.read(held, 10) == b"opened"
+    os.write(say, b"!")
+    assert os.read(held, 10) == b"held"
+    with SyncLocks(url) as others:
+        got = others.try_acquire(job, "x")
+    os.write(say, b"!")
+    os.waitpid(child, 0)
+
+    assert got is None
 
 
 async def test_processes_share_a_file(tmp_path: Path) -> None:
