@@ -201,8 +201,9 @@ async def test_headers_are_optional_unless_required(client: httpx2.AsyncClient, 
     assert refused.json()["code"] == "fence-required"
 
 
-async def test_methods_that_require_headers_can_be_chosen(marks: SqliteMarks) -> None:
-    async with client_of(marks, required=True, methods={"DELETE"}) as chosen:
+@pytest.mark.parametrize("name", ["DELETE", "delete"])
+async def test_methods_that_require_headers_can_be_chosen(marks: SqliteMarks, name: str) -> None:
+    async with client_of(marks, required=True, methods={name}) as chosen:
         assert (await chosen.put("/")).status_code == 200
         assert (await chosen.delete("/")).status_code == 428
 
