@@ -354,6 +354,7 @@ def test_threads_use_the_same_verbs(backend: Backend) -> None:
             assert holder is not None
             assert holder.holder == "threads"
             assert len(locks.list(JOB)) == 1
+            assert locks.in_force("job") is JOB
         assert locks.inspect(JOB, "x") is None
         assert [line.event for line in locks.history(JOB, "x")] == ["granted", "released"]
         with pytest.raises(NotOwned):

@@ -63,6 +63,7 @@ class SyncLocks:
         self._errands = Errands(store, runtime)  # in the keeper's loop, as the store is
         self.override = self._front.classes.override
         self.rule = self._front.classes.rule
+        self.in_force = self._front.classes.get
 
     def __enter__(self) -> Self:
         try:
