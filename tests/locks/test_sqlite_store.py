@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -268,6 +269,28 @@ async def test_file_stays_the_same_when_the_program_changes_its_folder(
     assert list(elsewhere.iterdir()) == []
     await later.close()
     await store.close()
+
+
+async def test_process_that_has_no_descriptor_left_for_a_wake_up_is_served_on(tmp_path: Path) -> None:
+    """It is a hint: whoever waits looks again by itself. Who comes next must not wait for ever."""
+    store = made(tmp_path / "locks.db")
+    assert isinstance(store, SqliteStore)
+    await store.open()
+    await store.acquire("t:k", A, ttl_ms=60_000)
+    waiting = Ask("t:k", B, 60_000, 60_000, 1, "another process", "holdfast-elsewhere")
+    assert isinstance(await store._submit(lambda table: table.acquire(waiting)), Busy)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        assert await store.release("t:k", A)
+        answer = await store.acquire("t:other", A, ttl_ms=60_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await store.close()
+
+    assert isinstance(answer, Grant)
 
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced"])
