@@ -73,12 +73,13 @@ class Keeper:
         self._dead_man_at: float | None = None
 
     def watch(self, lease: Lease) -> None:
+        """Raises `Unavailable` if there is nobody to do it: then the lease must be given back."""
+        if self._thread is None:
+            self.start()
         self._leases[id(lease)] = lease
         ttl_s = lease.lock_class.ttl
         if lease.lock_class.dead_man:
             self._arm_dead_man(self._runtime.now())
-        if self._thread is None:
-            self.start()
         if ttl_s < self._sweep_s * LOOKS_PER_TTL:
             self._sweep_s = max(SWEEP_S_MIN, ttl_s / LOOKS_PER_TTL)
             self._call(self._wake)
@@ -96,7 +97,11 @@ class Keeper:
         if self._thread is None:
             with self._starting:  # threads may come at once, and each would start one
                 if self._thread is None:
-                    self._thread = self._runtime.run_in_thread(self._run, "holdfast-keeper")
+                    try:
+                        self._thread = self._runtime.run_in_thread(self._run, "holdfast-keeper")
+                    except (OSError, RuntimeError) as none_left:
+                        detail = f"nobody can be had to renew them: {none_left}"
+                        raise Unavailable("locks", detail, applied=None) from none_left
 
     @property
     def is_parents(self) -> bool:

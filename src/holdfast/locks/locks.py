@@ -208,14 +208,14 @@ class Locks:
         token = self._runtime.token()
         try:
             grant, sent_at, waited_s = await self._room.acquire(chosen, key, token, wait_s=wait_s, fences=fences)
+            return self._front.acquired(chosen, key, token, grant, sent_at=sent_at, waited_s=waited_s)
         except BaseException as error:
             self._front.gave_up(chosen, key, error)
-            # Whatever ended it (a spent budget, a lost reply, a cancellation at any await): the token
+            # Whatever ended it (a spent budget, a lost reply, a cancellation at any await, nobody to renew it): the token
             # may be queued or even granted. The dying task must not wait for that; an errand does.
             if may_be_applied(error, queued=wait_s > 0):
                 self._errands.undo(key, token, until=self._runtime.now() + chosen.ttl)
             raise
-        return self._front.acquired(chosen, key, token, grant, sent_at=sent_at, waited_s=waited_s)
 
     async def _acquire_in_turn(self, chosen: LockClass, key: str, wait_s: float) -> Lease:
         """Queue behind this process's own tasks first; whoever comes out first asks the store."""
