@@ -285,6 +285,7 @@ async def test_process_that_has_no_descriptor_left_for_a_wake_up_is_served_on(tm
     resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
     try:
         assert await store.release("t:k", A)
+        assert isinstance(await store.acquire("t:k", A, ttl_ms=60_000, queue_ms=1000), Busy)
         answer = await store.acquire("t:other", A, ttl_ms=60_000)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

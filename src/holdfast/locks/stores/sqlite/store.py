@@ -151,7 +151,10 @@ class SqliteStore:
 
     async def _acquire_with_mailbox(self, ask: Ask) -> Grant | Busy:
         self._has_mailbox = True
-        await self._mailbox.open()
+        try:
+            await self._mailbox.open()
+        except OSError:  # no descriptor left: it polls, and tries again with the next look
+            self._has_mailbox = False
         answer: Grant | Busy = await self._submit(lambda table: table.acquire(ask))
         return answer
 
