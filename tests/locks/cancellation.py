@@ -329,6 +329,34 @@ async def a_check_raises_and_never_cancels_its_own_task(desk: Desk) -> None:
     await nothing_left_over()
 
 
+@story
+async def a_hold_that_is_entered_again_is_cancelled_again(desk: Desk) -> None:
+    hold = desk.hold()
+
+    async def body() -> None:
+        async with hold as lease:
+            soon(lambda: lose(lease))
+            await asyncio.sleep(100)
+
+    for _ in range(2):
+        began = desk.runtime.now()
+        await expect(LeaseLost, body())
+        assert desk.runtime.now() - began < 2
+        await nothing_left_over()
+
+
+@story
+async def a_hold_is_for_one_block_at_a_time(desk: Desk) -> None:
+    """Who shares one would release, and be cancelled with, the lease of whoever entered last."""
+    hold = desk.hold()
+    async with hold as lease:
+        refused = await expect(RuntimeError, hold.__aenter__())
+        assert "each block" in str(refused)
+        assert not lease.released
+    assert desk.released == [lease.key]
+    await nothing_left_over()
+
+
 def tell(told: Story) -> None:
     runtime = VirtualRuntime()
     runtime.run(told(Desk(runtime)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 import servers
 from harness import Backend
 
+import holdfast.client
+import holdfast.locks
 from holdfast.locks import (
     LeaseLost,
     LockClass,
@@ -77,6 +80,7 @@ def test_a_bad_class_name_is_refused(name: str) -> None:
     "options",
     [
         {"renew_every": 0.9},
+        {"renew_every": -1},
         {"margin": 0.6},
         {"margin": -0.1},
         {"wait": -1},
@@ -90,6 +94,23 @@ def test_a_bad_class_name_is_refused(name: str) -> None:
 def test_a_policy_that_cannot_work_is_refused(options: dict[str, float | str]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         LockClass("job", ttl=1, **options)  # type: ignore[arg-type]
+
+
+def test_a_misspelt_name_is_found_by_type_checkers_too() -> None:
+    """Else the comments below would be unused, and `make lint` fail."""
+    with pytest.raises(AttributeError, match="SyncLock"):
+        holdfast.locks.SyncLock  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match="Clint"):
+        holdfast.client.Clint  # type: ignore[attr-defined]  # noqa: B018
+
+
+async def test_a_wait_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    """No deadline ever comes before it: the store would be asked without end, and without a pause."""
+    async with Locks(f"sqlite:///{tmp_path}/locks.db") as locks:
+        with pytest.raises(ValueError, match="nan"):
+            await locks.acquire(JOB, "x", wait=math.nan)
+    with SyncLocks(f"sqlite:///{tmp_path}/locks.db") as threads, pytest.raises(ValueError, match="nan"):
+        threads.acquire(JOB, "x", wait=math.nan)
 
 
 async def test_an_undeclared_class_is_an_error(tmp_path: Path) -> None:

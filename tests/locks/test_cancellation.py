@@ -131,6 +131,27 @@ async def test_cancelling_during_the_release_still_releases(runtime: VirtualRunt
 
 
 @on_virtual_time
+async def test_cancelling_while_they_are_closed_leaves_no_keeper_and_no_errand(runtime: VirtualRuntime) -> None:
+    """A keeper that was left would renew for as long as the process runs. `on_virtual_time` asks for what is left."""
+    async with await Network.over("sqlite:///:memory:", runtime) as network:
+        locks = network.locks()
+        await locks.open()
+        await locks.acquire(JOB, "kept")
+        network.fault("release", Fault.FAIL)
+        await locks.release(await locks.acquire(JOB, "x"))
+        closing = asyncio.create_task(locks.close())
+        await asyncio.sleep(1)
+        assert not closing.done()
+        closing.cancel()
+        await asyncio.wait([closing])
+
+        assert closing.cancelled()
+        tried = network.history.tried("renew")
+        await asyncio.sleep(60)
+        assert network.history.tried("renew") == tried
+
+
+@on_virtual_time
 async def test_an_override_holds_for_its_time_and_reverts_by_itself(runtime: VirtualRuntime) -> None:
     told = Told()
     async with await Network.over("sqlite:///:memory:", runtime) as network:
@@ -185,6 +206,44 @@ async def test_two_tasks_on_a_local_fallback_follow_each_other(runtime: VirtualR
 
         assert lease.fallback
         await locks.release(lease)
+
+
+@on_virtual_time
+async def test_renewing_a_local_fallback_by_hand_does_not_end_it(runtime: VirtualRuntime) -> None:
+    """It has no end. The store, back again, has never heard of it, and would say so."""
+    by_hand = LockClass("hand", ttl=30, renew_every=0, wait=0.2, on_store_error="local")
+    async with await Network.over("sqlite:///:memory:", runtime) as network, network.locks() as locks:
+        network.fault("*", Fault.FAIL)
+        lease = await locks.acquire(by_hand, "x")
+        network.heal()
+        await locks.renew(lease)
+
+        lease.check()
+        await locks.release(lease)
+
+
+@pytest.mark.parametrize("renew_every", [None, 0.0], ids=["renewed", "not renewed"])
+@on_virtual_time
+async def test_whoever_a_lock_is_passed_on_to_has_the_whole_of_max_hold(
+    runtime: VirtualRuntime, renew_every: float | None
+) -> None:
+    bounded = LockClass("bounded", ttl=60, wait=50, local_mutex=True, max_hold=30, renew_every=renew_every)
+    async with await Network.over("sqlite:///:memory:", runtime) as network, network.locks() as locks:
+        first = await locks.acquire(bounded, "x")
+        waiting = asyncio.create_task(locks.acquire(bounded, "x"))
+        await asyncio.sleep(5)
+        await locks.release(first)
+        heir = await waiting
+        assert heir.fence == first.fence + 1
+        await asyncio.sleep(29)
+
+        heir.check()
+        assert network.history.tried("renew") == (1 if renew_every is None else 0)
+        await asyncio.sleep(1.1)
+        with pytest.raises(LeaseLost):
+            heir.check()
+        with pytest.raises(LeaseLost):
+            await locks.release(heir)
 
 
 FORKING = """

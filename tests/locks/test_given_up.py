@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from harness import Backend, sooner_or_later
@@ -118,3 +121,35 @@ def test_a_thread_undoes_nothing_that_was_never_sent(backend: Backend) -> None:
         with pytest.raises(Unavailable):
             locks.acquire(LONG, "x")
     assert [verb for _, verb, _ in network.history.attempts if verb == "release"] == []
+
+
+def test_a_lock_that_nobody_could_renew_is_not_entered_and_given_back(tmp_path: Path) -> None:
+    """No descriptor is left for the keeper's loop: the body would run on, cancelled by nobody, when its lease has ended.
+    In a process of its own: pytest wants descriptors as well."""
+    script = f"""
+import asyncio, os, resource
+from holdfast.locks import LockClass, Locks, Unavailable
+JOB = LockClass("job", ttl=30, wait=5)
+async def main():
+    async with Locks("sqlite:///{tmp_path}/locks.db") as locks:
+        await locks.inspect(JOB, "x")
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.open(os.devnull, os.O_RDONLY)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            async with locks.hold(JOB, "x", wait=0):
+                print("entered")
+        except Unavailable as refused:
+            print(refused)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        async with locks.hold(JOB, "x"):
+            print("free again")
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=False)
+
+    first, *rest = done.stdout.splitlines()
+    assert "nobody can be had to renew them" in first
+    assert rest == ["free again"], done.stderr[-500:]

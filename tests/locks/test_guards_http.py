@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -78,6 +79,28 @@ def test_marks_outlive_the_process_and_are_shared(marks: SqliteMarks, tmp_path: 
     second.close()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_marks_of_a_forked_child_are_kept_when_its_parent_closes(tmp_path: Path) -> None:
+    """As of a server that loads the application, then forks: SQLite's locks on the file stay with the parent."""
+    path = tmp_path / "marks.db"
+    marks = SqliteMarks(path)
+    assert marks.offer("r", Mark(1, 1)).ruling.accepted
+    closed, tell_closed = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.read(closed, 1)
+            status = 0 if marks.offer("r", Mark(10, 1)).ruling.accepted else 2
+        finally:
+            os._exit(status)
+    marks.close()
+    os.write(tell_closed, b"!")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    assert not SqliteMarks(path).offer("r", Mark(5, 1)).ruling.accepted
+
+
 def test_highest_of_many_concurrent_offers_stays(marks: SqliteMarks, tmp_path: Path) -> None:
     second = SqliteMarks(tmp_path / "marks.db")
     with ThreadPoolExecutor(6) as pool:
@@ -88,6 +111,7 @@ def test_highest_of_many_concurrent_offers_stays(marks: SqliteMarks, tmp_path: P
 
 
 def test_marks_are_synced_at_each_commit(marks: SqliteMarks) -> None:
+    assert marks._connection is not None
     assert marks._connection.pragma("synchronous") == 2
     assert marks._connection.pragma("journal_mode") == "wal"
 
@@ -177,8 +201,9 @@ async def test_headers_are_optional_unless_required(client: httpx2.AsyncClient, 
     assert refused.json()["code"] == "fence-required"
 
 
-async def test_methods_that_require_headers_can_be_chosen(marks: SqliteMarks) -> None:
-    async with client_of(marks, required=True, methods={"DELETE"}) as chosen:
+@pytest.mark.parametrize("name", ["DELETE", "delete"])
+async def test_methods_that_require_headers_can_be_chosen(marks: SqliteMarks, name: str) -> None:
+    async with client_of(marks, required=True, methods={name}) as chosen:
         assert (await chosen.put("/")).status_code == 200
         assert (await chosen.delete("/")).status_code == 428
 
@@ -202,6 +227,7 @@ async def test_other_protocols_are_left_alone(marks: SqliteMarks) -> None:
 
 
 async def test_request_is_not_let_through_when_its_mark_cannot_be_kept(marks: SqliteMarks, tmp_path: Path) -> None:
+    assert marks._connection is not None
     marks._connection.set_busy_timeout(10)
     blocking = apsw.Connection(str(tmp_path / "marks.db"))
     blocking.execute("BEGIN IMMEDIATE")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
 import pytest
 from fenced_lease import Lease
 from guarding import Driver
@@ -230,6 +233,27 @@ async def test_lost_lease_starts_nothing(driver: Driver) -> None:
         async with guard(Lease(1), conn, R) as db:
             await driver.add(db, 1)
 
+    assert await driver.balance() == 1
+
+
+@pytest.mark.parametrize("name", ["psycopg", "psycopg-async"])
+async def test_pipeline_of_psycopg_is_refused(make_driver: Callable[[str], Driver], name: str) -> None:
+    """There an accepted claim looks like a repeated one, and what the body writes would be taken back in silence."""
+    driver = make_driver(name)
+    await driver.prepare()
+    async with driver.connect() as conn:
+        async with guard(Lease(10), conn, R) as db:
+            await driver.add(db, 1)
+        async with AsyncExitStack() as stack:
+            piped = conn.pipeline()
+            if hasattr(piped, "__aenter__"):
+                await stack.enter_async_context(piped)
+            else:
+                stack.enter_context(piped)
+            await driver.read(conn)
+            with pytest.raises(ValueError, match="pipeline"):
+                async with guard(Lease(11), conn, R):
+                    raise AssertionError("entered")
     assert await driver.balance() == 1
 
 

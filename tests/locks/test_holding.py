@@ -6,11 +6,13 @@ Acceptance rows 30-33, 36-40, 77-80, 86 and 95.
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
+import pickle
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 
 import pytest
@@ -311,6 +313,15 @@ async def test_a_lease_moves_between_tasks_and_threads(locks: Locks) -> None:
     assert await locks.inspect(JOB, "x") is None
 
 
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+async def test_a_lease_is_not_copied(locks: Locks, duplicate: Callable[[Lease], object]) -> None:
+    """Both would give their operations the same numbers; and where clocks differ one would be trusted for days."""
+    lease = await locks.acquire(JOB, "x")
+    with pytest.raises(TypeError, match="acquire a lock of its own"):
+        duplicate(lease)
+    await locks.release(lease)
+
+
 async def test_ten_thousand_leases_make_no_thread_of_their_own(backend: Backend, locks: Locks) -> None:
     """Row 95, at the size a test may have: one keeper for all."""
     await locks.acquire(JOB, "first")
@@ -343,6 +354,7 @@ def test_threads_use_the_same_verbs(backend: Backend) -> None:
             assert holder is not None
             assert holder.holder == "threads"
             assert len(locks.list(JOB)) == 1
+            assert locks.in_force("job") is JOB
         assert locks.inspect(JOB, "x") is None
         assert [line.event for line in locks.history(JOB, "x")] == ["granted", "released"]
         with pytest.raises(NotOwned):

@@ -364,6 +364,18 @@ async def test_a_release_that_is_refused_is_told_and_goes_on(runtime: VirtualRun
         assert await network.store.find_holder(lease.key) is None
 
 
+@pytest.mark.parametrize("ended_by", [ZeroDivisionError, asyncio.CancelledError, SystemExit])
+@on_virtual_time
+async def test_a_release_that_is_refused_does_not_hide_what_ended_the_block(
+    runtime: VirtualRuntime, ended_by: type[BaseException]
+) -> None:
+    async with await Network.over("sqlite:///:memory:", runtime) as network, network.locks() as locks:
+        network.fault("release", Fault.REFUSE, times=1)
+        with pytest.raises(ended_by):
+            async with locks.hold(JOB, "x"):
+                raise ended_by
+
+
 async def test_release_needs_the_token_not_the_name(backend: Backend, locks: Locks, other: LockStore) -> None:
     """etcd's `Unlock` deletes by key name, whoever holds it by then."""
     lease = await locks.acquire(JOB, "x")

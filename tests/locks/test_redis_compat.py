@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -273,6 +274,22 @@ def test_a_timeout_may_be_shorter_than_the_sleep(client: redis.Redis, name: str,
 def test_a_lock_may_be_named_in_bytes(client: redis.Redis, name: str, kind: Any) -> None:
     with kind(client, name.encode(), timeout=10):
         assert client.exists(name)
+
+
+def test_a_lock_may_be_named_by_a_number(client: redis.Redis, kind: Any) -> None:
+    number = uuid.uuid4().int % 2**50
+    with kind(client, number, timeout=10) as lock:
+        assert lock.owned()
+        assert client.exists(str(number))
+
+
+def test_a_key_of_another_type_is_somebody_else_s(client: redis.Redis, name: str, kind: Any) -> None:
+    client.rpush(name, "x")
+    lock = kind(client, name, timeout=10)
+    assert not lock.acquire(blocking=False)
+    client.delete(name)
+    assert lock.acquire()
+    lock.release()
 
 
 def test_reacquire_gives_a_lock_a_timeout_that_had_none(client: redis.Redis, name: str, kind: Any) -> None:

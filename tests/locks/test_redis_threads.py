@@ -125,6 +125,31 @@ def test_signals_do_not_keep_the_main_thread_waiting(own_server: servers.Server,
         own_server.resume()
 
 
+def test_signal_handler_that_asks_while_its_thread_waits_gets_its_own_answer(
+    own_server: servers.Server, prefix: str
+) -> None:
+    """As one that releases, or takes, a lock when the program is told to end."""
+    handled: list[Grant | Busy] = []
+
+    def handle(*_: object) -> None:
+        own_server.resume()
+        handled.append(store.acquire(f"{prefix}theirs", B, ttl_ms=LONG))
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        with blocking(own_server.url, prefix) as store:
+            assert isinstance(store.acquire(f"{prefix}theirs", A, ttl_ms=LONG), Grant)
+            own_server.pause()
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            mine = store.acquire(f"{prefix}mine", C, ttl_ms=LONG)
+            assert isinstance(mine, Grant)
+            assert isinstance(handled[0], Busy)
+            assert store.acquire(f"{prefix}mine", C, ttl_ms=LONG) == mine
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        own_server.resume()
+
+
 def test_closed_store_and_dead_server_are_unavailable_to_threads(own_server: servers.Server, prefix: str) -> None:
     with blocking(own_server.url, prefix) as store:
         store.release(f"{prefix}k", A)

@@ -367,3 +367,28 @@ async def test_leases_renewed_together_are_each_trusted_for_their_own_time(
             trusted_s = [lease.belief.trusted_until - lease.belief.sent_at for lease in leases]
             assert trusted_s == pytest.approx([27, 27, 9])
             assert [lease.belief.hold_until for lease in leases] == ends
+
+
+class Faulty(Told):
+    def not_owned(self, *_: object, **__: object) -> None:
+        raise ZeroDivisionError("a bug in an observer")
+
+    abandoned = not_owned
+
+
+@on_virtual_time
+async def test_an_observer_that_raises_keeps_no_work_from_being_stopped(runtime: VirtualRuntime) -> None:
+    """And costs no other lease."""
+    job = LockClass("job", ttl=3)
+    async with await memory(runtime) as network, network.locks(observer=Faulty()) as locks:
+        evicted, others = Work(locks, job, runtime), [Work(locks, job, runtime, item) for item in "yz"]
+        await asyncio.gather(*(work.entered.wait() for work in [evicted, *others]))
+        assert await locks.evict(job, "x", fence=evicted.lease.fence, reason="test")
+        async with asyncio.timeout(job.ttl):
+            await evicted.task
+        await asyncio.sleep(10 * job.ttl)
+
+        assert evicted.lost is not None
+        for other in others:
+            other.lease.check()
+            await other.stop()

@@ -15,7 +15,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast.locks import LeaseLost, LockClass, LockError, LossReason, StaleFence
+from holdfast.locks import LeaseLost, LockClass, LockError, LossReason, StaleFence, Unavailable
 from holdfast.locks.port import Grant, LockStore, Renewal, Standing
 from holdfast.locks.stores import open_store
 from locks.faults import Network
@@ -339,3 +339,25 @@ async def test_schedule_15_the_reply_to_an_acquire_is_read_after_the_lease_has_l
         assert entered == []
         assert holder is not None
         assert holder.fence == fence
+
+
+@on_virtual_time
+async def test_schedule_15_the_reply_to_a_claim_is_read_after_its_window_has_lapsed(runtime: VirtualRuntime) -> None:
+    """Whoever is given a window acts, and does not ask it first."""
+    loop = LockClass("loop", ttl=10, pattern="ttl_hold")
+    async with await memory(runtime) as network, network.locks("A") as a, network.locks("B") as b:
+        network.fault("acquire", None, times=1, who="A", reply_s=11)
+        claiming = asyncio.create_task(a.claim(loop, "x"))
+        await asyncio.sleep(10.5)
+        taken = await b.claim(loop, "x")
+
+        assert taken is not None
+        assert await claiming is None  # asked again: it is another's by now
+        network.fault("acquire", None, times=1, who="A", reply_s=11)
+        window = await a.claim(loop, "y")  # asked again: it is free, or still ours
+        assert window is not None
+        window.check()
+        network.fault("acquire", None, who="A", reply_s=11)
+        with pytest.raises(Unavailable, match="could be trusted"):
+            await a.claim(loop, "z")
+        network.heal()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
 import time
 from collections.abc import Coroutine
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.locks import LeaseLost, LockClass, Locks, LossReason, NotOwned, StaleFence
+from holdfast.locks import Lease, LeaseLost, LockClass, Locks, LossReason, NotOwned, StaleFence
 from holdfast.locks.port import Busy, Grant, LockStore
 from holdfast.locks.stores import open_store
 from locks.faults import Fault, Network
@@ -277,3 +278,23 @@ async def test_schedule_25_the_store_is_restored_from_a_backup(runtime: VirtualR
         resource.write(fence, 2, ("b2",))
     check_fenced_accept(resource)
     await store.close()
+
+
+@on_virtual_time
+async def test_windows_that_are_over_are_forgotten(runtime: VirtualRuntime) -> None:
+    """Who claims a window for every message, to do it once, claims new ones for as long as it runs."""
+    once = LockClass("once", ttl=1, pattern="ttl_hold")
+    async with await memory(runtime) as network, network.locks() as locks:
+        mine = await locks.claim(once, "mine")
+        assert mine is not None
+        for n in range(3000):
+            assert await locks.claim(once, f"message-{n}") is not None
+            await asyncio.sleep(0.01)
+            if n % 50 == 0:
+                again = await locks.claim(once, "mine")
+                assert again is not None
+                assert again.fence == mine.fence
+        gc.collect()
+        remembered = [lease for lease in gc.get_objects() if isinstance(lease, Lease) and lease.lock_class is once]
+
+        assert len(remembered) < 1500

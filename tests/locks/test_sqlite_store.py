@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,9 @@ from pathlib import Path
 import apsw
 import pytest
 
+from holdfast.locks import LockClass, SyncLocks
 from holdfast.locks.errors import StoreRefused, Unavailable
-from holdfast.locks.port import Busy, Grant, LockStore
+from holdfast.locks.port import Busy, Grant, LockStore, Renewal, Standing
 from holdfast.locks.runtime import SYSTEM
 from holdfast.locks.stores import open_store
 from holdfast.locks.stores.sqlite import table as sqlite_table
@@ -247,6 +249,101 @@ async def test_nothing_is_remembered_of_a_transaction_that_was_rolled_back(tmp_p
     await store.close()
 
     assert isinstance(granted, Grant)
+
+
+async def test_file_stays_the_same_when_the_program_changes_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Renewals go over a connection that is opened later: they would find an empty file, and every lease gone."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    store = open_store("sqlite:///locks.db", holder="test", prefix="t:", runtime=SYSTEM)
+    await store.open()
+    await store.acquire("t:k", A, ttl_ms=60_000)
+    monkeypatch.chdir(elsewhere)
+    later = store.sibling()
+    await later.open()
+
+    assert await later.renew([Renewal("t:k", A, 60_000)]) == [Standing.OWNED]
+    assert list(elsewhere.iterdir()) == []
+    await later.close()
+    await store.close()
+
+
+async def test_process_that_has_no_descriptor_left_for_a_wake_up_is_served_on(tmp_path: Path) -> None:
+    """It is a hint: whoever waits looks again by itself. Who comes next must not wait for ever."""
+    store = made(tmp_path / "locks.db")
+    assert isinstance(store, SqliteStore)
+    await store.open()
+    await store.acquire("t:k", A, ttl_ms=60_000)
+    waiting = Ask("t:k", B, 60_000, 60_000, 1, "another process", "holdfast-elsewhere")
+    assert isinstance(await store._submit(lambda table: table.acquire(waiting)), Busy)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        assert await store.release("t:k", A)
+        assert isinstance(await store.acquire("t:k", A, ttl_ms=60_000, queue_ms=1000), Busy)
+        answer = await store.acquire("t:other", A, ttl_ms=60_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await store.close()
+
+    assert isinstance(answer, Grant)
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced"])
+async def test_file_that_is_gone_grants_and_renews_nothing(tmp_path: Path, replaced: bool) -> None:
+    """Whoever comes next makes a new file, and is granted the same locks."""
+    path = tmp_path / "locks.db"
+    store = made(path)
+    await store.open()
+    await store.acquire("t:k", A, ttl_ms=60_000)
+    path.unlink()
+    if replaced:
+        path.touch()
+    for ask in (store.renew([Renewal("t:k", A, 60_000)]), store.acquire("t:other", A, ttl_ms=60_000)):
+        with pytest.raises(StoreRefused, match="removed or replaced"):
+            await ask
+    await store.close()
+    again = made(path)
+    await again.open()
+
+    assert isinstance(await again.acquire("t:k", B, ttl_ms=60_000), Grant)
+    await again.close()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_forked_child_with_locks_of_its_own_keeps_others_out_when_its_parent_has_closed(tmp_path: Path) -> None:
+    """SQLite's locks on the file stay with the parent, while the child's memory has it that they are held."""
+    url, job = f"sqlite:///{tmp_path}/locks.db", LockClass("job", ttl=30, wait=0)
+    heard, say = os.pipe()
+    held, tell_held = os.pipe()
+    with SyncLocks(url) as parents:
+        parents.release(parents.acquire(job, "warm"))
+        child = os.fork()
+        if child == 0:
+            try:
+                own = SyncLocks(url)
+                own.open()
+                os.write(tell_held, b"opened")
+                os.read(heard, 1)
+                own.acquire(job, "x")
+                os.write(tell_held, b"held")
+                os.read(heard, 1)
+            finally:
+                os._exit(0)
+        assert os.read(held, 10) == b"opened"
+    os.write(say, b"!")
+    assert os.read(held, 10) == b"held"
+    with SyncLocks(url) as others:
+        got = others.try_acquire(job, "x")
+    os.write(say, b"!")
+    os.waitpid(child, 0)
+
+    assert got is None
 
 
 async def test_processes_share_a_file(tmp_path: Path) -> None:

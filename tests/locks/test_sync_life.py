@@ -1,8 +1,9 @@
 """`SyncLocks` from its first thread to its last: begun at once, closed under others, forked, and at the end of a program.
-And `Locks` whose loop is closed."""
+And `Locks` that are closed, or whose loop is."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 from harness import Backend, sooner_or_later
 
-from holdfast.locks import LockClass, SyncLocks, Unavailable
+from holdfast.locks import LockClass, Locks, SyncLocks, Unavailable
 
 JOB = LockClass("job", ttl=30, wait=20)
 WINDOW = LockClass("window", ttl=30, pattern="ttl_hold")
@@ -70,6 +71,17 @@ def test_a_thread_that_waits_when_its_locks_are_closed_is_told(backend: Backend)
             waiting.result(timeout=10)
 
 
+def test_a_hold_is_for_one_block_at_a_time(backend: Backend) -> None:
+    """A thread whose lease is lost would else release that of the thread which has entered since."""
+    with SyncLocks(backend.url, prefix=backend.prefix) as locks:
+        shared = locks.hold(JOB, "x")
+        for _ in range(2):  # one after the other may
+            with shared as lease:
+                with pytest.raises(RuntimeError, match="each block"), shared:
+                    raise AssertionError("entered")
+                lease.check()
+
+
 def in_child(work: Callable[[], None]) -> None:
     child = os.fork()
     if child == 0:
@@ -103,6 +115,36 @@ def test_a_forked_child_gets_nothing_from_its_parent_s_locks(backend: Backend) -
         in_child(try_all)
         assert locks.inspect(JOB, "free") is None
         locks.release(held)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_a_forked_child_asks_nothing_through_its_parent_s_connection(backend: Backend) -> None:
+    """The answer would come to the parent, who would take it for its own."""
+    async with Locks(backend.url, prefix=backend.prefix) as locks:
+        await locks.release(await locks.acquire(JOB, "x"))
+        made = Locks(backend.url, prefix=backend.prefix)
+
+        async def ask() -> None:
+            for verb in (
+                lambda: locks.acquire(JOB, "x"),
+                lambda: locks.claim(WINDOW, "w"),
+                lambda: locks.inspect(JOB, "x"),
+                locks.list,
+                locks.open,
+            ):
+                with pytest.raises(Unavailable, match="opened before a fork"):
+                    await verb()
+            async with made:  # only made, not opened
+                await made.release(await made.acquire(JOB, "x"))
+
+        def elsewhere() -> None:
+            running = threading.Thread(target=lambda: asyncio.run(ask()))
+            running.start()
+            running.join()
+            assert made.loop is not None
+
+        in_child(elsewhere)
+        assert [line.event for line in await locks.history(JOB, "x")] == ["granted", "released"] * 2
 
 
 def test_locks_that_are_used_when_the_program_is_all_but_over_do_not_hang_it(tmp_path: Path) -> None:
@@ -146,3 +188,13 @@ except Unavailable as error:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=False)
 
     assert done.stdout == "locks: opened in an event loop that is closed: open others\n", done.stderr[-500:]
+
+
+async def test_locks_that_are_closed_are_not_opened_again(backend: Backend) -> None:
+    """As those of a module that one function after the other enters: nobody would renew what the second one holds."""
+    locks = Locks(backend.url, prefix=backend.prefix)
+    async with locks:
+        pass
+    with pytest.raises(Unavailable, match="open others"):
+        async with locks:
+            raise AssertionError("entered")

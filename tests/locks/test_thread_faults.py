@@ -83,6 +83,16 @@ def test_a_release_that_is_refused_is_told_and_goes_on(backend: Backend, network
         sooner_or_later(lambda: locks.inspect(LONG, "x") is None)
 
 
+@pytest.mark.parametrize("ended_by", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_release_that_is_refused_does_not_hide_what_ended_the_block(
+    backend: Backend, network: Network, ended_by: type[BaseException]
+) -> None:
+    with network.sync_locks(backend) as locks:
+        network.fault("release", Fault.REFUSE, times=1)
+        with pytest.raises(ended_by), locks.hold(LONG, "x"):
+            raise ended_by
+
+
 def test_a_release_that_is_interrupted_goes_on(backend: Backend, network: Network) -> None:
     """Ctrl-C, just then."""
 

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["AsyncClient", "Client"]
 
 
-def __getattr__(name: str) -> Any:
-    """`AsyncClient` when it is asked for: what it stands on takes a command longer to load than to do its work."""
-    if name != "AsyncClient":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from holdfast.client.async_client import AsyncClient  # noqa: PLC0415
+if not TYPE_CHECKING:  # type checkers would take every misspelt name for one of ours
 
-    return AsyncClient
+    def __getattr__(name: str) -> Any:
+        """`AsyncClient` when it is asked for: what it stands on takes a command longer to load than to do its work."""
+        if name != "AsyncClient":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from holdfast.client.async_client import AsyncClient  # noqa: PLC0415
+
+        return AsyncClient

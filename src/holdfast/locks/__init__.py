@@ -50,10 +50,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> type[SyncLocks]:
-    """`SyncLocks` when it is asked for: few programs use both faces."""
-    if name != "SyncLocks":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from holdfast.locks.sync import SyncLocks  # noqa: PLC0415
+if not TYPE_CHECKING:  # type checkers would take every misspelt name for one of ours
 
-    return SyncLocks
+    def __getattr__(name: str) -> type[SyncLocks]:
+        """`SyncLocks` when it is asked for: few programs use both faces."""
+        if name != "SyncLocks":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from holdfast.locks.sync import SyncLocks  # noqa: PLC0415
+
+        return SyncLocks

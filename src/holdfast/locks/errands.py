@@ -45,11 +45,13 @@ class Errands:
 
     async def close(self) -> None:
         """Wait for what is under way, but not for long; then end it."""
-        if self._under_way:
-            await asyncio.wait(self._under_way, timeout=CLOSE_S_MAX)
-        for errand in self._under_way:
-            errand.cancel()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
+        try:
+            if self._under_way:
+                await asyncio.wait(self._under_way, timeout=CLOSE_S_MAX)
+        finally:
+            for errand in self._under_way:
+                errand.cancel()
+            await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def _undo(self, key: str, token: str, until: float) -> None:
         while self._runtime.now() < until:

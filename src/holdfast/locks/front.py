@@ -19,8 +19,28 @@ if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
 
 
+WINDOWS_KEPT = 1000
+"""Only among more are those looked for that are over. Who claims one per message has a new one each time."""
+
+CLAIMS_MAX = 2
+"""How often a window is asked for that comes too late to be trusted."""
+
 #: On Python 3.11 it takes longer to find a member of an enum than to make a key.
 _TTL_HOLD = Pattern.TTL_HOLD
+
+
+class _Window:
+    """What its owner needs to claim it again."""
+
+    __slots__ = ("lease", "over_at", "token")
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self.over_at = math.inf
+        self.lease: Lease | None = None
+
+    def asked_at(self, now: float, chosen: LockClass) -> None:
+        self.over_at = now + 2 * chosen.ttl  # at the store it begins later, and may end late
 
 
 class Front:
@@ -41,14 +61,16 @@ class Front:
         self._obeyed = self.classes.revision()
         self._prefix = prefix
         self._runtime = runtime
-        self._windows: dict[str, str] = {}
-        self._claims: dict[str, Lease] = {}
+        self._windows: dict[str, _Window] = {}
+        self._windows_max = WINDOWS_KEPT
 
     def key(self, lock_class: LockClass | str, item: str) -> str:
+        self.keeper.check_fork()
         return self._prefix + self.classes.get(lock_class).key(item)
 
     def family(self, lock_class: LockClass | str | None) -> str:
         """What the keys of one class, or of all, start with."""
+        self.keeper.check_fork()
         return self._prefix if lock_class is None else f"{self._prefix}{self.classes.get(lock_class).key_prefix}"
 
     def named(self, key: str) -> tuple[LockClass, str]:
@@ -57,33 +79,54 @@ class Front:
         chosen = self.classes.of_key(bare)
         return chosen, bare.removeprefix(chosen.key_prefix or "")
 
-    def item(self, lock_class: LockClass | str, item: str) -> tuple[LockClass, str]:
-        """The class in force and the key of something to hold and release."""
+    def item(self, lock_class: LockClass | str, item: str, wait: float | None) -> tuple[LockClass, str, float]:
+        """The class in force and the key of something to hold and release, and for how long to wait for it."""
+        self.keeper.check_fork()
         chosen = self.classes.get(lock_class)
         if chosen.pattern is _TTL_HOLD:
             raise ValueError(f"class {chosen.name!r} is ttl_hold: its windows are claimed, not held; use claim()")
-        return chosen, self._prefix + chosen.key(item)
+        wait_s = chosen.wait if wait is None else wait
+        if wait_s != wait_s:  # noqa: PLR0124  (the one number that is not itself, and before which no deadline ever comes)
+            raise ValueError("wait must be a number of seconds, not nan")
+        return chosen, self._prefix + chosen.key(item), wait_s
 
     def window(self, lock_class: LockClass | str, item: str) -> tuple[LockClass, str, str]:
         """The class, key and token of a window; the token stays, so that its owner can claim again."""
+        self.keeper.check_fork()  # the child would have the token of its parent, and so its windows
         chosen = self.classes.get(lock_class)
         if chosen.pattern is not _TTL_HOLD:
             raise ValueError(f"class {chosen.name!r} is {chosen.pattern}: use hold() or acquire(), not claim()")
         key = self._prefix + chosen.key(item)
-        return chosen, key, self._windows.setdefault(key, self._runtime.token())
+        now = self._runtime.now()
+        if len(self._windows) >= self._windows_max:
+            self._forget_windows(now)
+        window = self._windows.get(key)
+        if window is None:
+            window = self._windows.setdefault(key, _Window(self._runtime.token()))
+        window.asked_at(now, chosen)
+        return chosen, key, window.token
+
+    def came_too_late(self, chosen: LockClass, reply: Grant | Busy, *, sent_at: float) -> bool:
+        """The answer waited while we did not run, and its window is over: ask again, same token."""
+        return isinstance(reply, Grant) and self._runtime.now() >= sent_at + chosen.renewal.trust_s
+
+    @staticmethod
+    def claimed_too_late(key: str) -> Unavailable:
+        return Unavailable(key, "the window came after it could be trusted", applied=True)
 
     def claimed(self, chosen: LockClass, key: str, token: str, reply: Grant | Busy, *, sent_at: float) -> Lease | None:
         if isinstance(reply, Busy):
             return None
         lease = self._lease(chosen, key, token, reply.fence, sent_at)
-        earlier = self._claims.get(key)
+        window = self._windows.setdefault(key, _Window(token))
+        window.asked_at(sent_at, chosen)
+        earlier, window.lease = window.lease, lease
         if earlier is not None and earlier.fence == lease.fence:
             # The same fence once more: a sequence that started anew would look like old operations.
             lease.count_on_from(earlier)
             self.observer.renewed(chosen, 1)
         else:
             self.observer.acquired(chosen, key, fence=lease.fence, waited_s=0.0)
-        self._claims[key] = lease
         return lease
 
     def acquired(
@@ -136,6 +179,13 @@ class Front:
     def not_released(self, lease: Lease) -> NotOwned:
         self.observer.not_owned(lease.lock_class, lease.key, operation="release")
         return NotOwned(lease.key, operation="release")
+
+    def _forget_windows(self, now: float) -> None:
+        """Those that are over: whoever claims them next is their owner, with any token."""
+        for key, window in list(self._windows.items()):
+            if window.over_at <= now:
+                self._windows.pop(key, None)
+        self._windows_max = max(WINDOWS_KEPT, 2 * len(self._windows))
 
     def _rule(self, leases: list[Lease]) -> None:
         revision = self.classes.revision()

@@ -73,12 +73,13 @@ class Keeper:
         self._dead_man_at: float | None = None
 
     def watch(self, lease: Lease) -> None:
+        """Raises `Unavailable` if there is nobody to do it: then the lease must be given back."""
+        if self._thread is None:
+            self.start()
         self._leases[id(lease)] = lease
         ttl_s = lease.lock_class.ttl
         if lease.lock_class.dead_man:
             self._arm_dead_man(self._runtime.now())
-        if self._thread is None:
-            self.start()
         if ttl_s < self._sweep_s * LOOKS_PER_TTL:
             self._sweep_s = max(SWEEP_S_MIN, ttl_s / LOOKS_PER_TTL)
             self._call(self._wake)
@@ -96,12 +97,25 @@ class Keeper:
         if self._thread is None:
             with self._starting:  # threads may come at once, and each would start one
                 if self._thread is None:
-                    self._thread = self._runtime.run_in_thread(self._run, "holdfast-keeper")
+                    try:
+                        self._thread = self._runtime.run_in_thread(self._run, "holdfast-keeper")
+                    except (OSError, RuntimeError) as none_left:
+                        detail = f"nobody can be had to renew them: {none_left}"
+                        raise Unavailable("locks", detail, applied=None) from none_left
 
     @property
     def is_parents(self) -> bool:
         """Whether this process is a child that was forked off after the keeper was made: its thread stayed behind."""
         return self._fork != FORKS.generation
+
+    def check_open(self) -> None:
+        """Raises `Unavailable` once it is closed, or the program all but over: its thread will not run any more."""
+        if self._closing or sys.is_finalizing():
+            raise Unavailable("locks", CLOSED, applied=False)
+
+    def belong_here(self) -> None:
+        """What was made before a fork and is opened after it belongs to the child."""
+        self._fork = FORKS.generation
 
     def check_fork(self) -> None:
         """Raises `Unavailable` in a forked child, where nobody would renew anything."""
@@ -112,8 +126,7 @@ class Keeper:
         """Run a coroutine in the keeper's loop, from a thread that waits for it. A thread that is
         interrupted while it waits takes the coroutine with it."""
         self.check_fork()
-        if self._closing or sys.is_finalizing():  # then its thread will not run any more
-            raise Unavailable("locks", CLOSED, applied=False)
+        self.check_open()
         self.start()
         self._ready.wait()
         assert self._loop is not None
@@ -256,14 +269,15 @@ class Keeper:
         except Exception as error:  # whatever it was, these leases must be tried again
             known = isinstance(error, LockError | TimeoutError)
             for lease in leases:
-                lease.renewing = False
                 lease.renewal_failed(tried_at=sent_at, error=str(error) or "no answer in time")
             if not known:
                 logger.exception("lock.renewal_crashed")
             return
+        finally:
+            for lease in leases:  # also of those that are not come to, because an observer raises
+                lease.renewing = False
         neighbour: Lease | None = None
         for lease, standing in zip(leases, standings, strict=True):
-            lease.renewing = False
             if standing is _OWNED:
                 lease.renewal_succeeded(sent_at=sent_at, neighbour=neighbour)
                 neighbour = lease

@@ -7,11 +7,11 @@ import math
 import threading
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.locks.errors import LeaseLost, LossReason, NotOwned
 from holdfast.locks.policy import OnRenewalFailure
-from holdfast.locks.renewal import Belief, believe, doubt, why_abandoned, why_not_owned
+from holdfast.locks.renewal import Belief, believe, doubt, held_anew, why_abandoned, why_not_owned
 from holdfast.locks.runtime import FORKS
 
 if TYPE_CHECKING:
@@ -119,6 +119,10 @@ class Lease:
         lease.in_turn = True
         return lease
 
+    def __reduce__(self) -> NoReturn:
+        # A copy would count its operations from the same number, and trust a clock that is another one on another host.
+        raise TypeError("a lease is not copied, nor sent to another process: have that one acquire a lock of its own")
+
     def __repr__(self) -> str:
         state = "released" if self.released else self.lost or ("suspect" if self.suspect else "held")
         return f"<Lease {self.key!r} fence={self.fence} {state}>"
@@ -208,8 +212,10 @@ class Lease:
     def not_owned(self, standing: Standing, *, operation: str) -> None:
         """The store says, definitely, that key and token do not match."""
         if self.lost is None and not self.released:
-            self._observer.not_owned(self.lock_class, self.key, operation=operation)
-            self.lose(why_not_owned(self.belief, standing, self._runtime.now()))
+            try:
+                self._observer.not_owned(self.lock_class, self.key, operation=operation)
+            finally:
+                self.lose(why_not_owned(self.belief, standing, self._runtime.now()))
 
     def abandon(self) -> None:
         """Stop trusting the lease. Under `continue` the work, and the renewing, go on as suspect."""
@@ -225,12 +231,14 @@ class Lease:
             if self.lost is not None or self.released:
                 return
             self.lost = reason
-        if not self.suspect:
-            self._observer.abandoned(self.lock_class, self.key, fence=self.fence, reason=reason)
-        self.suspect = self.carries_on
-        told = self.on_loss
-        if told is not None and not self.carries_on:
-            told()
+        try:
+            if not self.suspect:
+                self._observer.abandoned(self.lock_class, self.key, fence=self.fence, reason=reason)
+        finally:  # an observer that raises breaks its word, and must not keep the work from being stopped
+            self.suspect = self.carries_on
+            told = self.on_loss
+            if told is not None and not self.carries_on:
+                told()
 
     def end(self) -> bool:
         """It is to be released. False if somebody else has said so before: of two threads at the same moment, one. A loss
@@ -249,15 +257,16 @@ class Lease:
 
     def successor(self, fence: int) -> Lease:
         """The same right, passed on inside this process, under a fence of its own."""
+        now, max_hold = self._runtime.now(), self.lock_class.max_hold
         heir = Lease(
             self.lock_class,
             self.key,
             self.token,
             fence,
-            belief=self.belief,
+            belief=self.belief if max_hold is None else held_anew(self.belief, self.lock_class.renewal, now + max_hold),
             runtime=self._runtime,
             observer=self._observer,
         )
-        heir.acquired_at = self._runtime.now()
+        heir.acquired_at = now
         heir.in_turn = True
         return heir

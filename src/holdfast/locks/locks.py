@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.locks.errands import Errands, may_be_applied
 from holdfast.locks.errors import LockBusy, LockError, StoreRefused, Unavailable
-from holdfast.locks.front import Front
+from holdfast.locks.front import CLAIMS_MAX, Front
 from holdfast.locks.hold import Hold
 from holdfast.locks.lease import Lease
 from holdfast.locks.local_queue import LocalQueue, fences_to_reserve
@@ -66,19 +66,30 @@ class Locks:
         await self.close()
 
     async def open(self) -> None:
-        """Connect. Raises `Unavailable` or `StoreRefused`, which name the store and the next step."""
+        """Connect. Raises `Unavailable` or `StoreRefused`, which name the store and the next step.
+
+        Once they are closed they are not opened again: make others.
+        """
+        if self.loop is None:
+            self._keeper.belong_here()
+        self._keeper.check_fork()
+        self._keeper.check_open()
         await self._store.open()
         self.loop = asyncio.get_running_loop()
         self._keeper.watch_loop(self.loop)
 
     async def close(self) -> None:
         """Stop renewing and disconnect. Leases still held run out by themselves."""
-        await self._errands.close()
-        if self._runtime.inline():
-            self._keeper.close()
-        else:
-            await asyncio.get_running_loop().run_in_executor(None, self._keeper.close)
-        await self._store.close()
+        try:
+            await self._errands.close()
+        finally:  # whoever has no time to wait for them still leaves nothing behind
+            try:
+                if self._runtime.inline():
+                    self._keeper.close()
+                else:
+                    await asyncio.get_running_loop().run_in_executor(None, self._keeper.close)
+            finally:
+                await self._store.close()
 
     def hold(self, lock_class: LockClass | str, item: str, *, wait: float | None = None) -> Hold:
         """`async with locks.hold(CLASS, item) as lease:` waits, renews, and cancels the body on loss.
@@ -93,8 +104,7 @@ class Locks:
         self, lock_class: LockClass | str, item: str, *, wait: float | None = None
     ) -> Coroutine[Any, Any, Lease]:
         """A lease to keep by hand, renewed until `release`. Waits like `hold`; raises `LockBusy`."""
-        chosen, key = self._front.item(lock_class, item)
-        wait_s = chosen.wait if wait is None else wait
+        chosen, key, wait_s = self._front.item(lock_class, item, wait)
         if chosen.takes_turns:
             return self._acquire_in_turn(chosen, key, wait_s)
         return self._acquire(chosen, key, wait_s)
@@ -113,13 +123,18 @@ class Locks:
         a fresh window.
         """
         chosen, key, token = self._front.window(lock_class, item)
-        sent_at = self._runtime.now()
-        reply = await self._store.acquire(key, token, ttl_ms=chosen.ttl_ms)
-        return self._front.claimed(chosen, key, token, reply, sent_at=sent_at)
+        for _ in range(CLAIMS_MAX):
+            sent_at = self._runtime.now()
+            reply = await self._store.acquire(key, token, ttl_ms=chosen.ttl_ms)
+            if not self._front.came_too_late(chosen, reply, sent_at=sent_at):
+                return self._front.claimed(chosen, key, token, reply, sent_at=sent_at)
+        raise self._front.claimed_too_late(key)
 
     async def renew(self, lease: Lease) -> None:
-        """Renew now. Raises `LeaseLost`, `NotOwned` (the lease is then lost), or `Unavailable`."""
+        """Renew now. Raises `LeaseLost`, `NotOwned` (the lease is then lost), or `Unavailable`. A local fallback has no end."""
         lease.check()
+        if lease.fallback:
+            return
         sent_at = self._runtime.now()
         [standing] = await self._store.renew([Renewal(lease.key, lease.token, lease.lock_class.ttl_ms)])
         self._front.renewed(lease, standing, sent_at=sent_at)
@@ -193,14 +208,14 @@ class Locks:
         token = self._runtime.token()
         try:
             grant, sent_at, waited_s = await self._room.acquire(chosen, key, token, wait_s=wait_s, fences=fences)
+            return self._front.acquired(chosen, key, token, grant, sent_at=sent_at, waited_s=waited_s)
         except BaseException as error:
             self._front.gave_up(chosen, key, error)
-            # Whatever ended it (a spent budget, a lost reply, a cancellation at any await): the token
+            # Whatever ended it (a spent budget, a lost reply, a cancellation at any await, nobody to renew it): the token
             # may be queued or even granted. The dying task must not wait for that; an errand does.
             if may_be_applied(error, queued=wait_s > 0):
                 self._errands.undo(key, token, until=self._runtime.now() + chosen.ttl)
             raise
-        return self._front.acquired(chosen, key, token, grant, sent_at=sent_at, waited_s=waited_s)
 
     async def _acquire_in_turn(self, chosen: LockClass, key: str, wait_s: float) -> Lease:
         """Queue behind this process's own tasks first; whoever comes out first asks the store."""

@@ -122,6 +122,8 @@ class LockClass:
         every = self.ttl / 3 if self.renew_every is None else self.renew_every
         if self.pattern is Pattern.TTL_HOLD:
             every = 0.0
+        if every < 0:
+            raise ValueError(f"{self.name}: renew_every must be seconds, or 0 for no renewal, not {every}")
         timeout = min(2.0, self.ttl / 7)
         if every and not every + timeout < self.ttl - margin:
             raise ValueError(

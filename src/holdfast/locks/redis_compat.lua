@@ -15,7 +15,10 @@
 local REMEMBER_MS = 86400000
 
 local operation, token, request = ARGV[1], ARGV[2], ARGV[3]
-local held = redis.call('GET', KEYS[1])
+local held = redis.pcall('GET', KEYS[1])
+if type(held) == 'table' then -- a key of another type: somebody else's, as SET NX would say of it
+  return operation == 'acquire' and '' or held
+end
 
 if operation == 'acquire' then
   if held and (held ~= token or redis.call('HGET', KEYS[2], 'request') ~= request) then

@@ -167,10 +167,11 @@ class _Settings:
         return LockError("Unable to acquire lock within the time specified", lock_name=self.name)
 
 
-def beside(name: str | bytes) -> str | bytes:
-    """The name of what is kept beside a lock, in the same slot of a Redis Cluster."""
+def beside(name: str | bytes | float) -> str | bytes:
+    """The name of what is kept beside a lock, in the same slot of a Redis Cluster. A number names it as redis-py writes it."""
     if isinstance(name, bytes):
         return str(beside(name.decode("latin-1"))).encode("latin-1")
+    name = str(name)
     opened = name.find("{")
     closed = name.find("}", opened + 1) if opened >= 0 else -1
     return f"{name}:holdfast" if closed > opened + 1 else f"{{{name}}}:holdfast"

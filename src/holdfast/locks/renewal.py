@@ -51,6 +51,13 @@ def believe(policy: RenewalPolicy, *, sent_at: float, spread: float = 1.0, hold_
     return tuple.__new__(Belief, (sent_at, trusted_until, due, 0, hold_until))
 
 
+def held_anew(belief: Belief, policy: RenewalPolicy, hold_until: float) -> Belief:
+    """The belief of the next holder of the same lease, whose `max_hold` is its own."""
+    trusted_until = min(belief.sent_at + policy.trust_s, hold_until)
+    due = belief.due if policy.every_s else trusted_until
+    return belief._replace(trusted_until=trusted_until, due=due, hold_until=hold_until)
+
+
 def doubt(belief: Belief, policy: RenewalPolicy, *, tried_at: float) -> Belief:
     """The belief after a renewal, sent at `tried_at`, that failed or got no answer."""
     return belief._replace(failures=belief.failures + 1, due=tried_at + policy.retry_s)

@@ -34,7 +34,8 @@ class Runtime(Protocol):
         """True where threads must not be started (simulation): their work runs in place."""
 
     def run_in_thread(self, main: Callable[[], Awaitable[None]], name: str) -> threading.Thread:
-        """Run `main` in a daemon thread with an event loop of its own."""
+        """Run `main` in a daemon thread with an event loop of its own. Raises `OSError` or `RuntimeError` if there is none
+        to be had."""
 
 
 #: On macOS CLOCK_MONOTONIC counts sleep, while time.monotonic() there does not.
@@ -91,8 +92,18 @@ class SystemRuntime:
         async def run() -> None:
             await main()
 
-        thread = threading.Thread(target=lambda: asyncio.run(run()), name=name, daemon=True)
-        thread.start()
+        loop = asyncio.new_event_loop()  # made here, where somebody hears of it if no descriptor is left for it
+
+        def work() -> None:
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                runner.run(run())
+
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        try:
+            thread.start()
+        except BaseException:
+            loop.close()
+            raise
         return thread
 
 

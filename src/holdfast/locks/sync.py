@@ -7,13 +7,15 @@ goes through the keeper's loop, which has the wake-ups.
 from __future__ import annotations
 
 import builtins
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from holdfast.locks.errands import Errands, may_be_applied
-from holdfast.locks.errors import LeaseLost, LockBusy, LockError, NotOwned, Unavailable
-from holdfast.locks.front import Front
+from holdfast.locks.errors import LeaseLost, LockBusy, LockError, NotOwned, StoreRefused, Unavailable
+from holdfast.locks.front import CLAIMS_MAX, Front
+from holdfast.locks.hold import IN_USE
 from holdfast.locks.keeper import Keeper
 from holdfast.locks.lease import Lease
 from holdfast.locks.local_queue import fences_to_reserve
@@ -61,6 +63,7 @@ class SyncLocks:
         self._errands = Errands(store, runtime)  # in the keeper's loop, as the store is
         self.override = self._front.classes.override
         self.rule = self._front.classes.rule
+        self.in_force = self._front.classes.get
 
     def __enter__(self) -> Self:
         try:
@@ -92,9 +95,7 @@ class SyncLocks:
 
     def acquire(self, lock_class: LockClass | str, item: str, *, wait: float | None = None) -> Lease:
         """A lease to keep by hand, renewed until `release`. Raises `LockBusy` when the budget is spent."""
-        self._keeper.check_fork()
-        chosen, key = self._front.item(lock_class, item)
-        wait_s = chosen.wait if wait is None else wait
+        chosen, key, wait_s = self._front.item(lock_class, item, wait)
         if chosen.takes_turns:
             return self._acquire_in_turn(chosen, key, wait_s)
         return self._acquire(chosen, key, wait_s)
@@ -108,15 +109,19 @@ class SyncLocks:
 
     def claim(self, lock_class: LockClass | str, item: str) -> Lease | None:
         """A window of a `ttl_hold` class, or None if another owner's is open. See `Locks.claim`."""
-        self._keeper.check_fork()  # the child would have the token of its parent, and so its windows
         chosen, key, token = self._front.window(lock_class, item)
-        sent_at = self._runtime.now()
-        reply = self._store.acquire(key, token, ttl_ms=chosen.ttl_ms)
-        return self._front.claimed(chosen, key, token, reply, sent_at=sent_at)
+        for _ in range(CLAIMS_MAX):
+            sent_at = self._runtime.now()
+            reply = self._store.acquire(key, token, ttl_ms=chosen.ttl_ms)
+            if not self._front.came_too_late(chosen, reply, sent_at=sent_at):
+                return self._front.claimed(chosen, key, token, reply, sent_at=sent_at)
+        raise self._front.claimed_too_late(key)
 
     def renew(self, lease: Lease) -> None:
         """Renew now. Raises `LeaseLost`, `NotOwned` (the lease is then lost), or `Unavailable`."""
         lease.check()
+        if lease.fallback:
+            return
         sent_at = self._runtime.now()
         [standing] = self._store.renew([Renewal(lease.key, lease.token, lease.lock_class.ttl_ms)])
         self._front.renewed(lease, standing, sent_at=sent_at)
@@ -244,20 +249,28 @@ class SyncLocks:
 class SyncHold:
     """What `SyncLocks.hold` returns: the lease for the length of a block."""
 
-    __slots__ = ("_item", "_lease", "_lock_class", "_locks", "_wait")
+    __slots__ = ("_entered", "_item", "_lease", "_lock_class", "_locks", "_wait")
 
     def __init__(self, locks: SyncLocks, lock_class: LockClass | str, item: str, wait: float | None) -> None:
         self._locks = locks
         self._lock_class = lock_class
         self._item = item
         self._wait = wait
+        self._entered = threading.Lock()
 
     def __enter__(self) -> Lease:
-        lease = self._lease = self._locks.acquire(self._lock_class, self._item, wait=self._wait)
+        if not self._entered.acquire(blocking=False):
+            raise RuntimeError(IN_USE)
+        try:
+            lease = self._lease = self._locks.acquire(self._lock_class, self._item, wait=self._wait)
+        except BaseException:
+            self._entered.release()
+            raise
         if lease.in_turn:
             try:
                 lease.check()  # passed on, and lost before this thread ran: no lock, no body
             except LeaseLost:
+                self._entered.release()
                 with suppress(LockError):
                     self._locks.release(lease)
                 raise
@@ -265,6 +278,7 @@ class SyncHold:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         lease = self._lease
+        self._entered.release()
         if lease.released and lease.lost is None:  # by the block itself
             return
         try:
@@ -279,6 +293,9 @@ class SyncHold:
             self._locks.release(lease)
         except (NotOwned, LeaseLost):
             if not lease.carries_on and error is None:
+                raise
+        except StoreRefused:
+            if error is None:  # else that is what is told, Ctrl-C above all; the release goes on in the background
                 raise
 
 

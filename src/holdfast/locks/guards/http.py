@@ -87,7 +87,8 @@ class FenceMiddleware:
     ) -> None:
         self._app = app
         self._marks = marks
-        self._required_of = frozenset(methods) if required else frozenset()
+        # As ASGI names them: one that is never met would be required of nobody.
+        self._required_of = frozenset(map(str.upper, methods)) if required else frozenset()
         self._once_per_fence = once_per_fence
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -10,6 +10,7 @@ import apsw
 
 from holdfast.locks.errors import Unavailable
 from holdfast.locks.fence import NO_MARK, Mark, Ruling, rule
+from holdfast.locks.stores.sqlite.file import FORKING
 
 BUSY_MS_MAX = 2000
 
@@ -47,13 +48,16 @@ class SqliteMarks:
     def __init__(self, path: Path | str) -> None:
         self._path = str(path)
         # One connection, one user at a time: a second writer would wait for the first anyway.
-        self._alone = threading.Lock()
-        self._connection = apsw.Connection(self._path)
-        self._connection.set_busy_timeout(BUSY_MS_MAX)
-        self._connection.pragma("journal_mode", "wal")
-        # Less than FULL lets a power cut take back marks, and an overtaken holder in.
-        self._connection.pragma("synchronous", "full")
-        self._connection.execute(_SCHEMA)
+        self.turn = threading.Lock()
+        self._closed = False
+        self._connection: apsw.Connection | None = _connected(self._path)
+        FORKING.close_in_child(self)
+
+    def let_go(self) -> None:
+        """In a forked child, as of a server that loads its application first. It opens a connection of its own."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def offer(self, resource: str, mark: Mark, *, once_per_fence: bool = False) -> Offer:
         try:
@@ -64,21 +68,36 @@ class SqliteMarks:
             raise Unavailable(self._path, str(why), applied=None) from why
 
     def close(self) -> None:
-        self._connection.close()
+        with self.turn:
+            self._closed = True
+            self.let_go()
 
     def _offer(self, resource: str, mark: Mark, *, once_per_fence: bool) -> Offer:
-        with self._alone:
+        with self.turn:
+            if self._closed:
+                raise Unavailable(self._path, "the marks are closed", applied=False)
+            connection = self._connection = self._connection or _connected(self._path)
             # IMMEDIATE: a transaction that begins by reading could not become a writer later.
-            self._connection.execute("BEGIN IMMEDIATE")
+            connection.execute("BEGIN IMMEDIATE")
             try:
-                row = self._connection.execute("SELECT fence, seq FROM mark WHERE resource = ?", (resource,)).get
+                row = connection.execute("SELECT fence, seq FROM mark WHERE resource = ?", (resource,)).get
                 current = Mark(*row) if row else NO_MARK
                 ruling = rule(current, mark, once_per_fence=once_per_fence)
                 if ruling.accepted and not ruling.repeated:
-                    self._connection.execute(_RAISE, (resource, *mark))
-                self._connection.execute("COMMIT")
+                    connection.execute(_RAISE, (resource, *mark))
+                connection.execute("COMMIT")
             except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
                 raise
         return Offer(mark if ruling.accepted else current, ruling)
+
+
+def _connected(path: str) -> apsw.Connection:
+    connection = apsw.Connection(path)
+    connection.set_busy_timeout(BUSY_MS_MAX)
+    connection.pragma("journal_mode", "wal")
+    # Less than FULL lets a power cut take back marks, and an overtaken holder in.
+    connection.pragma("synchronous", "full")
+    connection.execute(_SCHEMA)
+    return connection

@@ -162,6 +162,11 @@ class PsycopgSession:
         self._autocommit = False
 
     async def open(self, claim: Claim, *, create: bool) -> bool:
+        if self._conn.info.pipeline_status.name != "OFF":
+            # What a statement changed is known later there: an accepted claim would look like a repeated one.
+            raise ValueError(
+                "this connection is in pipeline mode, where no claim can be judged: enter the guard outside of it"
+            )
         if create or not self._is_plain():
             return await self._open_stepwise(claim, create=create)
         try:

@@ -166,22 +166,29 @@ class RedisBlockingStore:
             if not isinstance(reply, ReplyError):
                 return lines_of(reply)
             if reply.code == "READONLY":
-                self._connection(place).close()  # the next connection finds the primary
+                self._mine_by_place().pop(place).close()  # the next connection finds the primary
             if not (self._clustered and reply.code == "MOVED"):
                 raise refusal(self._caller.subject, str(reply))
             self._learn()
         raise Unavailable(self._caller.subject, "the cluster is moving its slots", applied=False)
 
     def _exchange(self, place: Place, request: bytes) -> Reply:
-        connection = self._connection(place)
+        mine = self._mine_by_place()
+        # Out of reach meanwhile: a signal's handler, or a destructor, may ask in the middle of this, in this very thread. On
+        # this connection it would get the answer that is waited for here.
+        connection = mine.pop(place, None)
+        if connection is None or not connection.usable():
+            connection = self._connect(place)
         try:
-            return connection.exchange(request, alone=self._is_alone())
+            reply = connection.exchange(request, alone=self._is_alone())
         except (OSError, ValueError) as why:
             if self._clustered:
                 self._owners = {}  # ask again who has the slots
             late = isinstance(why, (TimeoutError, BlockingIOError))
             detail = f"no answer within {self._caller.timeout_s} s" if late else "connection lost"
             raise Unavailable(self._caller.subject, detail, applied=None) from None
+        mine[place] = connection
+        return reply
 
     def _is_alone(self) -> bool:
         """Whether other threads have long not asked. One that stays awake keeps the interpreter
@@ -191,15 +198,13 @@ class RedisBlockingStore:
             self._last_thread, self._company_until = thread, now + COMPANY_S
         return now >= self._company_until
 
-    def _connection(self, place: Place) -> ThreadConnection:
+    def _mine_by_place(self) -> dict[Place, ThreadConnection]:
+        """The calling thread's connections that are not in use."""
         try:
             connections: dict[Place, ThreadConnection] = self._mine.connections
         except AttributeError:
             connections = self._mine.connections = {}
-        connection = connections.get(place)
-        if connection is None or not connection.usable():
-            connection = connections[place] = self._connect(place)
-        return connection
+        return connections
 
     def _connect(self, place: Place) -> ThreadConnection:
         caller = self._caller

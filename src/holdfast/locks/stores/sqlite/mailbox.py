@@ -56,14 +56,18 @@ class Postman:
     """Sends wake-ups, from any thread, without ever waiting."""
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
+        self._socket: socket.socket | None = None
 
     def send(self, mailbox: str, key: str, token: str) -> None:
         try:
+            if self._socket is None:
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                self._socket.setblocking(False)
             self._socket.sendto(f"{key}\0{token}".encode(), _address(mailbox))
         except OSError:
-            return  # gone, full, or on another host: its polling finds the grant
+            return  # gone, full, on another host, or no descriptor left: its polling finds the grant
 
     def close(self) -> None:
-        self._socket.close()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -33,7 +35,8 @@ def path_of(url: str, runtime: Runtime) -> str:
     path = unquote(urlsplit(url).path).removeprefix("/")
     if not path:
         raise ValueError(f"{shown(url)} names no file; write sqlite:///locks.db")
-    return f"{MEMORY}{runtime.token()}" if path == MEMORY else path
+    # As the folder is now: a program may change it, and what is opened later (the keeper's own connection) is the same file.
+    return f"{MEMORY}{runtime.token()}" if path == MEMORY else str(Path(path).absolute())
 
 
 class _Shared:
@@ -43,7 +46,7 @@ class _Shared:
         self.writer = writer
         self.local: dict[str, SqliteStore] = {}
         self._runtime = runtime
-        self._postman: Postman | None = None
+        self._postman = Postman()
         self._known: Known | None = None
 
     def prepare(self, connection: apsw.Connection) -> None:
@@ -61,13 +64,11 @@ class _Shared:
             if near is not None:
                 near.wake(key, token)
             elif not self._runtime.inline():
-                self._postman = self._postman or Postman()
                 self._postman.send(mailbox, key, token)
 
     def close(self) -> None:
-        if not self.local and self._postman is not None:
+        if not self.local:
             self._postman.close()
-            self._postman = None
 
 
 class SqliteStore:
@@ -130,8 +131,9 @@ class SqliteStore:
         """Called by the writer, from its thread."""
         if self._runtime.inline():
             self._deliver(key, token)
-        elif self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._deliver, key, token)
+        elif self._loop is not None:
+            with suppress(RuntimeError):  # that loop is closed, perhaps just now: nobody is waiting any more
+                self._loop.call_soon_threadsafe(self._deliver, key, token)
 
     def sibling(self) -> SqliteStore:
         return SqliteStore(self._path, self._url, holder=self._holder, runtime=self._runtime, timeout_s=self._timeout_s)
@@ -149,7 +151,10 @@ class SqliteStore:
 
     async def _acquire_with_mailbox(self, ask: Ask) -> Grant | Busy:
         self._has_mailbox = True
-        await self._mailbox.open()
+        try:
+            await self._mailbox.open()
+        except OSError:  # no descriptor left: it polls, and tries again with the next look
+            self._has_mailbox = False
         answer: Grant | Busy = await self._submit(lambda table: table.acquire(ask))
         return answer
 

@@ -20,7 +20,15 @@ import apsw
 
 from holdfast.locks.errors import LockError, StoreRefused, Unavailable
 from holdfast.locks.runtime import FORKS
-from holdfast.locks.stores.sqlite.file import APPLICATION_ID, SCHEMA_VERSION, make_private, refuse_foreign
+from holdfast.locks.stores.sqlite.file import (
+    APPLICATION_ID,
+    FORKING,
+    SCHEMA_VERSION,
+    identity,
+    make_private,
+    refuse_foreign,
+    refuse_replaced,
+)
 
 if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
@@ -120,15 +128,18 @@ class Writer:
         self._normal: deque[Request] = deque()
         self._doorbell: SimpleQueue[None] = SimpleQueue()
         self._idle = False
-        self._turn = threading.Lock()
+        self.turn = threading.Lock()
         """Held during a transaction."""
         self._membership = threading.Lock()
         self._connection: apsw.Connection | None = None
         self._parts: dict[str, Part] = {}
         self._users = 0
         self._lock_file = -1
+        self._opened: tuple[int, int] | None = None
+        """Which file it is; None in memory."""
         self._thread: threading.Thread | None = None
         self._commits = 0
+        FORKING.close_in_child(self)
 
     def join(self, name: str, make: Callable[[Writer], Part]) -> Part | None:
         """As the function `join`; None if the writer has closed."""
@@ -136,14 +147,14 @@ class Writer:
             if self.closing:
                 return None
             try:
-                with self._turn:
-                    self._add(name, make)
+                with self.turn:
+                    try:
+                        self._add(name, make)
+                    finally:
+                        if not self._parts:
+                            self.let_go()
             except (apsw.Error, OSError) as error:
                 raise self.typed(error) from error
-            finally:
-                if not self._parts:
-                    self.closing = True
-                    self._let_go()
             self._users += 1
             if self._thread is None and not self._inline:
                 self._thread = threading.Thread(target=self._serve, name="holdfast-sqlite-writer", daemon=True)
@@ -180,9 +191,12 @@ class Writer:
             self._thread.join(BUSY_TIMEOUT_MS / 1000)
             if self._thread.is_alive():
                 return  # stuck behind another process's write lock; a daemon thread, it ends with us
-        self._let_go()
+        with self.turn:
+            self.let_go()
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """Of the file. Its turn is the caller's: a forked child's too, where its thread has stayed behind."""
+        self.closing = True
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -206,6 +220,7 @@ class Writer:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.wal_autocheckpoint(CHECKPOINT_PAGES)
+                self._opened = identity(self._path) if shared else None
             finally:
                 self._unlock_writers()
         except BaseException:
@@ -216,7 +231,7 @@ class Writer:
     def prepare(self, steps: Callable[[apsw.Connection], None]) -> None:
         """Run further preparations of a part in a transaction of their own. Blocks, raises as `join`."""
         try:
-            with self._turn:
+            with self.turn:
                 self._in_transaction(steps)
         except (apsw.Error, OSError) as error:
             raise self.typed(error) from error
@@ -267,7 +282,7 @@ class Writer:
         answers: list[tuple[Request, Any]]
         units: dict[Part, Unit] = {}
         try:
-            with self._turn:
+            with self.turn:
                 self._lock_writers()
                 try:
                     answers, units = self._transact(batch)
@@ -296,6 +311,7 @@ class Writer:
     def _transact(self, batch: list[Request]) -> tuple[list[tuple[Request, Any]], dict[Part, Unit]]:
         connection = self._connection
         assert connection is not None
+        refuse_replaced(self._path, self._opened, self.shown)
         connection.execute("BEGIN IMMEDIATE")
         try:
             units: dict[Part, Unit] = {}
