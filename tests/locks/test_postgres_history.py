@@ -122,6 +122,25 @@ async def test_sweep_forgets_shared_lines_of_yesterday_and_leaves_the_young(back
     assert [row["number"] for row in left] == [4, 5]
 
 
+async def test_sweep_looks_no_further_while_the_oldest_shared_line_is_to_stay(
+    backend: Backend, store: LockStore
+) -> None:
+    keys = [backend.key(f"k{n}") for n in range(TOGETHER_MIN)]
+    for _ in range(3):
+        await hold_and_release(store, *keys)
+    outdate = "UPDATE holdfast_releases SET ended_at = now() - interval '25 hours' WHERE number = $1"
+
+    left = []
+    for number in (2, 1):
+        await run(backend.url, outdate, number)
+        await run(backend.url, COLLECT, *COLLECT_LIMITS)
+        left.append(
+            [row["number"] for row in await run(backend.url, "SELECT number FROM holdfast_releases ORDER BY 1")]
+        )
+
+    assert left == [[1, 2, 3], [3]]
+
+
 async def test_sweep_keeps_the_newest_shared_lines_and_removes_more_than_are_written(
     backend: Backend, store: LockStore
 ) -> None:

@@ -25,12 +25,14 @@ PLAN = """
 # Both answer with how many were done and, for the rare case that those do not all have one answer, with their keys and
 # fences. Their time is when the server got the statement: before any wait for a row, as in `postgres.sql`.
 _ACQUIRE = """
-    WITH granted AS (
+    WITH mint AS MATERIALIZED (
+        SELECT holdfast_mint(statement_timestamp()) AS least
+    ), granted AS (
         UPDATE holdfast_locks SET
             token = $3::jsonb ->> key, holder = $4, granted_at = statement_timestamp(),
             expires_at = statement_timestamp() + $5::int * interval '1 millisecond',
-            fence = greatest(last_fence + 1, (SELECT holdfast_mint(statement_timestamp()))),
-            last_fence = greatest(last_fence + 1, (SELECT holdfast_mint(statement_timestamp()))) + $6::int - 1
+            fence = greatest(last_fence + 1, (SELECT least FROM mint)),
+            last_fence = greatest(last_fence + 1, (SELECT least FROM mint)) + $6::int - 1
         WHERE key = ANY ($2::text::text[]) AND token IS NULL AND NOT queued
         RETURNING key, fence
     )
@@ -119,4 +121,8 @@ def quoted_array(values: Sequence[str]) -> str:
 
 
 def _by_key(keys: Sequence[str], digests: Sequence[str]) -> str:
-    return json.dumps(dict(zip(keys, digests, strict=True)))
+    together = "".join(keys)
+    if not together.isprintable() or '"' in together or "\\" in together:
+        return json.dumps(dict(zip(keys, digests, strict=True)))
+    # Nothing to escape, so it need not go through the encoder, which takes three times as long.
+    return '{"' + '","'.join(map('":"'.join, zip(keys, digests, strict=True))) + '"}'
