@@ -47,6 +47,8 @@ from holdfast.telemetry import Telemetry
 from holdfast.wiring import CLASSES
 
 ACME = Tenant("acme")
+CLAIM_S = 0.5
+"""How often a worker asks for more."""
 
 
 @dataclass(kw_only=True)
@@ -157,6 +159,14 @@ class Stage(Replica):
         accepted = await self.order(topic, tenant, **order)
         return accepted.job
 
+    async def submit_all(self, orders: Sequence[Order]) -> list[Job]:
+        """Many at once, in one write."""
+        accepted = [answer for answer in await self.submitter.submit(orders) if isinstance(answer, Accepted)]
+        assert len(accepted) == len(orders)
+        commits = await self.seen.look()
+        self.seen.acknowledged += [(each.job.id, commits) for each in accepted]
+        return [each.job for each in accepted]
+
     async def order(self, topic: str = "mail.send", tenant: Tenant = ACME, **order: Any) -> Accepted:
         wanted = {"payload": b"{}", "labels": {}, **order}
         accepted = await self.submitter.submit_one(Order(tenant=tenant, topic=topic, **wanted))
@@ -258,7 +268,7 @@ class Stage(Replica):
                 for job in await self.claim(worker, limit=slots):
                     self.seen.entered.append((job.id, job.fence))
                     attempts.create_task(self._attempt(job, hands, work_s))
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(CLAIM_S)
 
     async def _attempt(self, job: Job, hands: asyncio.Semaphore, work_s: float) -> None:
         async with hands:

@@ -198,6 +198,7 @@ async def test_run_that_is_cancelled_while_it_waits_lets_nobody_pass(runtime: Vi
         assert await states(staged, third) == ["running"]
 
 
+@pytest.mark.usefixtures("unhurried")
 @on_virtual_time
 async def test_paused_run_keeps_its_session(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:

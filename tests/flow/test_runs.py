@@ -352,6 +352,7 @@ async def test_the_deadline_of_a_run_that_waits_for_nobody_is_kept_by_the_reconc
         assert staged.first.counted("runs_recovered", reason="deadline-passed") == 1
 
 
+@pytest.mark.usefixtures("unhurried")
 @on_virtual_time
 async def test_a_result_that_was_lost_is_found_by_the_reconciler(runtime: VirtualRuntime) -> None:
     """As after a store was put together from two backups: the job has ended, and its result is not there."""

@@ -24,6 +24,7 @@ from holdfast.core.states import State
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import StoreUnavailable
 from holdfast.flow.dispatch import Dispatched
+from holdfast.flow.submit import Order
 from holdfast.loops import Loop
 from holdfast.scheduler import POLL_S
 
@@ -42,6 +43,7 @@ class Elsewhere(VirtualRuntime):
         return super().now() + self.booted_s
 
 
+@pytest.mark.usefixtures("unhurried")
 @on_virtual_time
 async def test_schedule_43_bus_down_for_a_quarter_of_an_hour_loses_nothing_and_stays_bounded(
     runtime: VirtualRuntime,
@@ -275,8 +277,7 @@ async def test_schedule_63_slow_store_is_not_asked_more_often(runtime: VirtualRu
 @on_virtual_time
 async def test_schedule_64_flood_of_one_tenant_leaves_the_other_its_turn(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
-        for _ in range(500):
-            await stage.submit(tenant=Tenant("flood"))
+        await stage.submit_all([Order(tenant=Tenant("flood"), topic="mail.send", payload=b"{}", labels={})] * 500)
         small = [await stage.submit(tenant=Tenant("small")) for _ in range(4)]
         async with stage.loops(), stage.working(slots=4, work_s=1):
             await stage.wait_ended(*small, within_s=20)

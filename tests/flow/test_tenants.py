@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from typing import Any
 
 import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
@@ -17,6 +16,7 @@ from holdfast.core.share import Quota, Quotas
 from holdfast.core.states import Event, State
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import TooMany
+from holdfast.flow.submit import Order
 from holdfast.ports import JobEvent, JobFilter
 
 A, B = Tenant("a"), Tenant("b")
@@ -32,8 +32,12 @@ class Throttling:
         return Decision(Event.ALLOW, version=1, rule="slow", throttle=throttle)
 
 
-async def submit_many(stage: Stage, tenant: Tenant, count: int, topic: str = "t", **order: Any) -> list[Job]:
-    return [await stage.submit(topic, tenant, **order) for _ in range(count)]
+def order_of(tenant: Tenant, topic: str = "t", *, priority: int = 0) -> Order:
+    return Order(tenant=tenant, topic=topic, payload=b"{}", labels={}, priority=priority)
+
+
+async def submit_many(stage: Stage, tenant: Tenant, count: int, topic: str = "t", *, priority: int = 0) -> list[Job]:
+    return await stage.submit_all([order_of(tenant, topic, priority=priority)] * count)
 
 
 def most_at_once(events: list[JobEvent], of: set[str]) -> int:
@@ -178,9 +182,8 @@ async def test_priorities_of_a_tenant_are_honoured(runtime: VirtualRuntime, seed
     """None of its jobs begins while one of a higher priority waits."""
     chance = random.Random(seed)
     async with staged(runtime) as stage:
-        jobs = [
-            await stage.submit(tenant=chance.choice([A, B]), priority=chance.choice([-5, 0, 0, 50])) for _ in range(80)
-        ]
+        drawn = [(chance.choice([A, B]), chance.choice([-5, 0, 0, 50])) for _ in range(80)]
+        jobs = await stage.submit_all([order_of(tenant, priority=priority) for tenant, priority in drawn])
         async with stage.loops(), stage.working(slots=3, work_s=0.5):
             await stage.wait_ended(*jobs, within_s=120)
         await stage.seen.look()
