@@ -308,18 +308,18 @@ async def staged(
         inner = open_store(url, topics=declared, runtime=runtime)
         await inner.open()
         stack.push_async_callback(inner.close)
-        seen = Seen(inner)
+        seen, faulty = Seen(inner), FaultyStore(inner)
         locks = await stack.enter_async_context(locks_at(url, "S1", runtime))
-        faulty = FaultyStore(inner)
         submitter = Submitter(
             cast(StoreWithBus, faulty), declared, ruling, runtime, live_jobs_max=live_jobs_max, quotas=quotas
         )
         made: list[Stage] = []
         bus: Bus = DetachedBus(inner.now, fail=lambda _: made[0].publish_fault) if apart else EmbeddedBus(inner)
-        if place.nats:
-            assert wires is not None
-            fail = lambda: made[0].publish_fault  # noqa: E731
-            bus = await stack.enter_async_context(faulty_nats(place.nats, wires, runtime, fail=fail))
+        if place.unasked is not None:
+            bus = cast(Bus, place.unasked)
+        elif wires is not None and place.nats:
+            nats = faulty_nats(place.nats, wires, runtime, fail=lambda: made[0].publish_fault)
+            bus = await stack.enter_async_context(nats)
         stage = Stage(
             name="S1",
             url=url,

@@ -16,6 +16,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 from flow.faulty_store import Fault
 from flow.plane_invariants import check_plane, check_snapshots
 from flow.stage import staged
+from flow.telling import undelivered
 from holdfast.app import running
 from holdfast.buses.detached import Fault as BusFault
 from holdfast.config import Settings
@@ -135,6 +136,7 @@ async def test_schedule_47_reconciler_paused_in_its_tick_changes_nothing_later(r
         await check_plane(stage)
 
 
+@undelivered
 @on_virtual_time
 async def test_schedule_48_second_replica_does_not_tick_in_the_window_of_a_fast_first_one(
     runtime: VirtualRuntime,
@@ -165,6 +167,7 @@ async def test_schedule_49_slow_worker_keeps_its_job_until_its_lease_ends(runtim
         await check_plane(stage)
 
 
+@undelivered
 @on_virtual_time
 async def test_schedule_50_old_snapshot_writer_that_wakes_overwrites_nothing(runtime: VirtualRuntime) -> None:
     """A snapshot is one row in one transaction: there is no part 1 and part 2 to die between."""

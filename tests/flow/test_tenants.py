@@ -10,6 +10,7 @@ import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.stage import Stage, staged
+from flow.telling import undelivered
 from holdfast.core.decision import Decision, Throttle
 from holdfast.core.job import Job, Tenant
 from holdfast.core.share import Quota, Quotas
@@ -112,6 +113,7 @@ async def test_limits_that_nobody_set_are_not_counted(runtime: VirtualRuntime) -
         assert stage.store.calls.get("count_topics", 0) == 0
 
 
+@undelivered
 @on_virtual_time
 async def test_queue_of_a_tenant_is_as_long_as_its_own_limit(runtime: VirtualRuntime) -> None:
     quotas = Quotas({A: Quota(live_jobs_max=2), "*": Quota(live_jobs_max=4)})

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from flow.faulty_store import Fault
 from flow.stage import ACME, Replica, Stage, staged
+from flow.telling import undelivered
 from holdfast.core.job import JobId, Tenant
 from holdfast.core.record import Kind
 from holdfast.core.webhook import (
@@ -125,6 +126,7 @@ async def test_wanted_events_are_posted_once_and_others_not(runtime: VirtualRunt
         assert sorted(receiver.ids(hook.url)) == [post.id for post in log]
 
 
+@undelivered
 @on_virtual_time
 async def test_tenant_with_many_events_does_not_keep_others_waiting(runtime: VirtualRuntime) -> None:
     """What one tick leaves of them the next one takes, at once."""
@@ -145,6 +147,7 @@ async def test_tenant_with_many_events_does_not_keep_others_waiting(runtime: Vir
         assert len(receiver.ids(theirs.url)) == 1
 
 
+@undelivered
 @on_virtual_time
 async def test_tenants_hear_only_of_themselves(runtime: VirtualRuntime) -> None:
     receiver = Receiver()
@@ -160,6 +163,7 @@ async def test_tenants_hear_only_of_themselves(runtime: VirtualRuntime) -> None:
 
 
 @pytest.mark.parametrize("fault", list(Fault)[:3])
+@undelivered
 @on_virtual_time
 async def test_no_event_is_lost_or_doubled_by_a_write_that_fails(runtime: VirtualRuntime, fault: Fault) -> None:
     receiver = Receiver()
@@ -176,6 +180,7 @@ async def test_no_event_is_lost_or_doubled_by_a_write_that_fails(runtime: Virtua
         assert all(post.state is PostState.DELIVERED for post in await posts(stage, "ops"))
 
 
+@undelivered
 @on_virtual_time
 async def test_post_whose_end_was_not_written_is_sent_again_under_its_id(runtime: VirtualRuntime) -> None:
     receiver = Receiver(takes_s={"https://ops.example/": 5.0})
@@ -193,6 +198,7 @@ async def test_post_whose_end_was_not_written_is_sent_again_under_its_id(runtime
         assert stage.counted("webhook_tries", outcome="unwritten") == 1
 
 
+@undelivered
 @on_virtual_time
 async def test_several_replicas_post_each_event_once(runtime: VirtualRuntime) -> None:
     receiver = Receiver()
@@ -207,6 +213,7 @@ async def test_several_replicas_post_each_event_once(runtime: VirtualRuntime) ->
         assert len(receiver.ids(hook.url)) == len(set(receiver.ids(hook.url))) == 20
 
 
+@undelivered
 @on_virtual_time
 async def test_replica_that_stops_while_it_sends_leaves_the_post_to_others(runtime: VirtualRuntime) -> None:
     """It may have arrived: it comes again under the same id, and the try that was cut off is counted."""
@@ -225,6 +232,7 @@ async def test_replica_that_stops_while_it_sends_leaves_the_post_to_others(runti
         assert (post.state, post.begun, len(post.tries)) == (PostState.DELIVERED, 2, 1)
 
 
+@undelivered
 @on_virtual_time
 async def test_each_try_has_the_same_id_and_its_own_time(runtime: VirtualRuntime) -> None:
     receiver = Receiver(answers={"https://ops.example/": Reply(500, "failed")})
@@ -251,6 +259,7 @@ async def test_each_try_has_the_same_id_and_its_own_time(runtime: VirtualRuntime
         assert stage.counted("webhook_tries", outcome="arrived") == 1
 
 
+@undelivered
 @on_virtual_time
 async def test_receiver_that_is_gone_is_told_nothing_more(runtime: VirtualRuntime) -> None:
     receiver = Receiver(answers={"https://ops.example/": Reply(410, "refused")})
@@ -268,6 +277,7 @@ async def test_receiver_that_is_gone_is_told_nothing_more(runtime: VirtualRuntim
         assert [post.state for post in await posts(stage, "ops")] == [PostState.FAILED]
 
 
+@undelivered
 @on_virtual_time
 async def test_post_to_a_webhook_that_was_removed_fails_at_once(runtime: VirtualRuntime) -> None:
     receiver = Receiver()
@@ -283,6 +293,7 @@ async def test_post_to_a_webhook_that_was_removed_fails_at_once(runtime: Virtual
         assert (post.state, post.tries[-1].error, receiver.got) == (PostState.FAILED, "webhook-removed", [])
 
 
+@undelivered
 @on_virtual_time
 async def test_same_post_is_not_written_twice(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -295,6 +306,7 @@ async def test_same_post_is_not_written_twice(runtime: VirtualRuntime) -> None:
         ]
 
 
+@undelivered
 @on_virtual_time
 async def test_slow_receiver_does_not_hold_up_others(runtime: VirtualRuntime) -> None:
     slow = "https://slow.example/"
@@ -313,6 +325,7 @@ async def test_slow_receiver_does_not_hold_up_others(runtime: VirtualRuntime) ->
         assert receiver.most_at_once[slow] == HANDS_PER_WEBHOOK
 
 
+@undelivered
 @on_virtual_time
 async def test_log_of_what_is_done_with_goes_after_a_while(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -330,6 +343,7 @@ async def test_log_of_what_is_done_with_goes_after_a_while(runtime: VirtualRunti
             assert receiver.got == []
 
 
+@undelivered
 @on_virtual_time
 async def test_events_that_nobody_wants_cost_no_write(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
