@@ -7,17 +7,23 @@ a hundred times over.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import sys
 
-import holdfast.app  # noqa: F401  (what `holdfast up` imports when it is called)
+import uvloop  # noqa: F401  (as the next ones: what `holdfast up` imports when it is called)
+
+import holdfast.app
+import holdfast.stores.sqlite.inspect
+import holdfast.stores.sqlite.store  # noqa: F401
 from holdfast.cli import main
 
 
 def serve() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the dead are reaped at once
+    gc.freeze()  # else each of them looks for garbage in all that was imported, and so has a copy of it made
     for line in sys.stdin:
         sys.argv[1:] = json.loads(line)
         process = os.fork()

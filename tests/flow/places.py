@@ -18,6 +18,7 @@ from plane.nats_buses import fresh_namespace
 from simulation.stand_ins import standing_in
 
 from flow.inside import INSIDE
+from flow.unasked_bus import UnaskedBus
 from flow.wires import Wires
 
 TELLINGS = {name: telling for store in plane_stores().values() for name, telling in store.stories.items()}
@@ -32,6 +33,8 @@ class Place:
     """Whether deliveries travel apart from the store, whatever the story says."""
     nats: str = ""
     """The URL of the server that carries them; else it is done in this process."""
+    unasked: UnaskedBus | None = None
+    """There is nothing to be carried."""
 
     @property
     def url(self) -> str:
@@ -67,7 +70,7 @@ HERE = [Place(TELLINGS["memory"], Opened(""))]
 
 
 @contextmanager
-def placed(name: str, running: Running, directory: Path) -> Iterator[Place]:
+def placed(name: str, running: Running, directory: Path, *, unasked: UnaskedBus | None = None) -> Iterator[Place]:
     """`name` is that of a telling, followed by `+apart` or `+nats` if the deliveries are not to go as the story says."""
     store, _, bus = name.partition("+")
     telling = TELLINGS[store]
@@ -75,6 +78,6 @@ def placed(name: str, running: Running, directory: Path) -> Iterator[Place]:
         opened = stack.enter_context(telling.opened(running, directory))
         nats = stack.enter_context(fresh_namespace(running)) if bus == "nats" else ""
         stack.enter_context(standing_in({**telling.stand_ins, **(NATS_STAND_INS if nats else {})}))
-        HERE.append(Place(telling, opened, bool(bus), nats))
+        HERE.append(Place(telling, opened, bool(bus), nats, unasked))
         stack.callback(HERE.pop)
         yield HERE[-1]

@@ -6,7 +6,8 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from flow.stage import Seen, Stage
+from flow.stage import Stage
+from flow.watched_bus import Seen
 from holdfast.core.job import Job, JobId
 from holdfast.core.states import TERMINAL, TRANSITIONS, Event, State
 from holdfast.ports import JobEvent, Snapshot

@@ -128,7 +128,7 @@ class RunStage:
     async def wait_ended(self, run_id: str, *, within_s: float) -> Run:
         async with asyncio.timeout(within_s):
             while not (run := await self.run(run_id)).is_terminal:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.5)
         return run
 
     async def another(self, name: str, *, lock_url: str = "") -> tuple[Replica, Engine]:

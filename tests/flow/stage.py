@@ -7,7 +7,7 @@ Everything that is committed, published, taken, entered and answered is observed
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -17,6 +17,7 @@ from locks.virtual import VirtualRuntime
 from flow.faulty_bus import FaultyNats, faulty_nats
 from flow.faulty_store import FaultyStore
 from flow.places import HERE
+from flow.watched_bus import Seen, WatchedBus
 from holdfast import api
 from holdfast.buses.detached import DetachedBus
 from holdfast.buses.detached import Fault as BusFault
@@ -24,7 +25,6 @@ from holdfast.buses.embedded import EmbeddedBus
 from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.share import Quotas
 from holdfast.core.topic import Topics
-from holdfast.errors import BusUnavailable
 from holdfast.flow.advance import Advancer
 from holdfast.flow.decide import AllowAll, Policy
 from holdfast.flow.dispatch import Dispatched, Dispatcher, Placed
@@ -35,7 +35,7 @@ from holdfast.flow.submit import Order, Submitter
 from holdfast.gateway.claims import Claims
 from holdfast.locks import Locks
 from holdfast.locks.runtime import Runtime
-from holdfast.ports import Accepted, Bus, Delivery, JobEvent
+from holdfast.ports import Accepted, Bus
 from holdfast.reconciler import Reconciler
 from holdfast.registry import Registry
 from holdfast.replayer import Replayer
@@ -47,75 +47,8 @@ from holdfast.telemetry import Telemetry
 from holdfast.wiring import CLASSES
 
 ACME = Tenant("acme")
-
-
-@dataclass
-class Seen:
-    """What an onlooker saw, each with how many events had been committed by then."""
-
-    store: StoreWithBus
-    events: list[JobEvent] = field(default_factory=list)
-    acknowledged: list[tuple[JobId, int]] = field(default_factory=list)
-    published: list[tuple[Delivery, int]] = field(default_factory=list)
-    """Calls of publish, whatever came of them."""
-    carried: list[Delivery] = field(default_factory=list)
-    """What the bus has, or may have."""
-    settled: list[tuple[Delivery, int]] = field(default_factory=list)
-    entered: list[tuple[JobId, int]] = field(default_factory=list)
-    """(job, fence) of each time a handler was entered."""
-    accepted: list[tuple[JobId, int, End, int]] = field(default_factory=list)
-    """Outcomes that were answered with ok: job, fence, how it ended, commits."""
-    looking: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    async def look(self) -> int:
-        """Read what has been committed since the last look; how much that is in all."""
-        async with self.looking:
-            last = self.events[-1].number if self.events else 0
-            self.events += await self.store.list_events(after=last, limit=1_000_000)
-            return len(self.events)
-
-
-class WatchedBus:
-    """Any bus, with everything that passes it kept."""
-
-    def __init__(self, inner: Bus, seen: Seen) -> None:
-        self.inner = inner
-        self._seen = seen
-        self.before_publish: Callable[[], Any] | None = None
-
-    @property
-    def atomic(self) -> bool:
-        return self.inner.atomic
-
-    async def publish(self, deliveries: Sequence[Delivery]) -> None:
-        if self.before_publish is not None:
-            await self.before_publish()
-        commits = await self._seen.look()
-        self._seen.published += [(delivery, commits) for delivery in deliveries]
-        try:
-            await self.inner.publish(deliveries)
-        except BusUnavailable as error:
-            if error.applied is None:
-                self._seen.carried += deliveries
-            raise
-        self._seen.carried += deliveries
-
-    async def take(self, worker: str, *, limit: int) -> list[Delivery]:
-        return await self.inner.take(worker, limit=limit)
-
-    async def settle(self, deliveries: Sequence[Delivery]) -> None:
-        commits = await self._seen.look()
-        self._seen.settled += [(delivery, commits) for delivery in deliveries]
-        await self.inner.settle(deliveries)
-
-    def given_too_often(self, delivery: Delivery) -> int:
-        return self.inner.given_too_often(delivery)
-
-    def on_arrival(self, callback: Callable[[str], None]) -> None:
-        self.inner.on_arrival(callback)
-
-    def on_return(self, callback: Callable[[], None]) -> None:
-        self.inner.on_return(callback)
+CLAIM_S = 0.5
+"""How often a worker asks for more."""
 
 
 @dataclass(kw_only=True)
@@ -226,6 +159,14 @@ class Stage(Replica):
         accepted = await self.order(topic, tenant, **order)
         return accepted.job
 
+    async def submit_all(self, orders: Sequence[Order]) -> list[Job]:
+        """Many at once, in one write."""
+        accepted = [answer for answer in await self.submitter.submit(orders) if isinstance(answer, Accepted)]
+        assert len(accepted) == len(orders)
+        commits = await self.seen.look()
+        self.seen.acknowledged += [(each.job.id, commits) for each in accepted]
+        return [each.job for each in accepted]
+
     async def order(self, topic: str = "mail.send", tenant: Tenant = ACME, **order: Any) -> Accepted:
         wanted = {"payload": b"{}", "labels": {}, **order}
         accepted = await self.submitter.submit_one(Order(tenant=tenant, topic=topic, **wanted))
@@ -327,7 +268,7 @@ class Stage(Replica):
                 for job in await self.claim(worker, limit=slots):
                     self.seen.entered.append((job.id, job.fence))
                     attempts.create_task(self._attempt(job, hands, work_s))
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(CLAIM_S)
 
     async def _attempt(self, job: Job, hands: asyncio.Semaphore, work_s: float) -> None:
         async with hands:
@@ -367,18 +308,18 @@ async def staged(
         inner = open_store(url, topics=declared, runtime=runtime)
         await inner.open()
         stack.push_async_callback(inner.close)
-        seen = Seen(inner)
+        seen, faulty = Seen(inner), FaultyStore(inner)
         locks = await stack.enter_async_context(locks_at(url, "S1", runtime))
-        faulty = FaultyStore(inner)
         submitter = Submitter(
             cast(StoreWithBus, faulty), declared, ruling, runtime, live_jobs_max=live_jobs_max, quotas=quotas
         )
         made: list[Stage] = []
         bus: Bus = DetachedBus(inner.now, fail=lambda _: made[0].publish_fault) if apart else EmbeddedBus(inner)
-        if place.nats:
-            assert wires is not None
-            fail = lambda: made[0].publish_fault  # noqa: E731
-            bus = await stack.enter_async_context(faulty_nats(place.nats, wires, runtime, fail=fail))
+        if place.unasked is not None:
+            bus = cast(Bus, place.unasked)
+        elif wires is not None and place.nats:
+            nats = faulty_nats(place.nats, wires, runtime, fail=lambda: made[0].publish_fault)
+            bus = await stack.enter_async_context(nats)
         stage = Stage(
             name="S1",
             url=url,

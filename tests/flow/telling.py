@@ -1,21 +1,22 @@
 """Which story is told where.
 
 Every story on virtual time is told on SQLite, Redis and Postgres, each with the bus in it and with NATS; but those of what
-only a bus in the store can do, without NATS. Those of the acceptance rows 62, 63, 70, 104 and 105 are told on every store
-with every bus, each a real server.
+only a bus in the store can do, and those in which nothing is delivered, without NATS. Those of the acceptance rows 62, 63,
+70, 104 and 105 are told on every store with every bus, each a real server.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import servers
 from backends import plane_stores
 
 from flow.places import placed
+from flow.unasked_bus import UnaskedBus
 
 EVERY_STORE = tuple(next(iter(store.stories)) for store in plane_stores().values())
 EVERY_STORE_WITH_NATS = tuple(f"{store}+nats" for store in EVERY_STORE)
@@ -44,6 +45,20 @@ OF_POSTGRES = {"test_kept_sessions"}
 OF_SEVERAL_HOSTS = {"test_schedule_62_gateways_whose_clocks_differ_agree_on_every_timeout"}
 
 
+AnyTest = TypeVar("AnyTest", bound=Callable[..., Any])
+
+
+def undelivered(test: AnyTest) -> AnyTest:
+    """Nothing is delivered in this story: it asks no bus for anything, so that it is the same with any. One that asks all the
+    same fails."""
+    test.is_undelivered = True  # type: ignore[attr-defined]
+    return test
+
+
+def is_undelivered(test: Callable[..., Any]) -> bool:
+    return getattr(test, "is_undelivered", False)
+
+
 def tell(metafunc: pytest.Metafunc, places: Sequence[str]) -> None:
     if places:
         metafunc.parametrize("place", places, indirect=True)
@@ -64,12 +79,15 @@ def places_of(test: Callable[..., Any]) -> Sequence[str]:
         return ("postgres",)
     if name in OF_SEVERAL_HOSTS:
         return ("postgres", "redis")
-    if {name, module} & OF_THE_BUS_IN_THE_STORE:
+    if {name, module} & OF_THE_BUS_IN_THE_STORE or is_undelivered(test):
         return EVERY_STORE
     return (*EVERY_STORE, *EVERY_STORE_WITH_NATS)
 
 
 @pytest.fixture(autouse=True)
 def place(request: pytest.FixtureRequest, running: dict[str, servers.Server | None], tmp_path: Path) -> Iterator[None]:
-    with placed(getattr(request, "param", "memory"), running, tmp_path):
+    unasked = UnaskedBus() if is_undelivered(request.function) else None
+    with placed(getattr(request, "param", "memory"), running, tmp_path, unasked=unasked):
         yield
+    # A loop that was refused has gone on.
+    assert unasked is None or unasked.asked == [], "this story is not undelivered: it is to be told with NATS, too"

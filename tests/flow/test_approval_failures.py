@@ -11,6 +11,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 from flow.approving import Desk, deciding, rules
 from flow.faulty_store import Fault
 from flow.stage import ACME
+from flow.telling import undelivered
 from holdfast.buses.detached import Fault as BusFault
 from holdfast.core.approval import ApprovalState
 from holdfast.core.decision import Choice
@@ -145,6 +146,7 @@ async def test_failure_1d_what_the_policy_of_today_lets_a_job_have_holds_for_one
         await desk.check()
 
 
+@undelivered
 @on_virtual_time
 async def test_failure_2_digest_is_over_the_arguments_as_they_are_used(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, topics=SCHEMED) as desk:
@@ -154,6 +156,7 @@ async def test_failure_2_digest_is_over_the_arguments_as_they_are_used(runtime: 
         assert short.digest == full.digest
 
 
+@undelivered
 @on_virtual_time
 async def test_failure_3_words_of_the_model_are_not_in_the_digest(runtime: VirtualRuntime) -> None:
     async with deciding(runtime) as desk:
@@ -282,6 +285,7 @@ async def test_failure_7_delivery_that_nobody_began_gives_it_back(runtime: Virtu
         await desk.check()
 
 
+@undelivered
 @on_virtual_time
 async def test_failure_8_repeated_request_makes_no_second_card(runtime: VirtualRuntime) -> None:
     async with deciding(runtime) as desk:
@@ -295,6 +299,7 @@ async def test_failure_8_repeated_request_makes_no_second_card(runtime: VirtualR
         assert len(await desk.all()) == 2
 
 
+@undelivered
 @on_virtual_time
 async def test_failure_9_of_two_reviewers_one_is_told_that_the_other_was_first(runtime: VirtualRuntime) -> None:
     async with deciding(runtime) as desk:

@@ -10,6 +10,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.approving import deciding, rules
 from flow.stage import ACME
+from flow.telling import undelivered
 from holdfast.core.approval import ApprovalState, Original, Terms, ask_step, to_record
 from holdfast.core.decision import Choice
 from holdfast.core.record import Kind, Record
@@ -39,6 +40,7 @@ async def test_approved_payout_runs_and_uses_its_approval_up(runtime: VirtualRun
         await desk.check()
 
 
+@undelivered
 @on_virtual_time
 async def test_other_jobs_are_not_asked_about(runtime: VirtualRuntime) -> None:
     async with deciding(runtime) as desk:
@@ -47,6 +49,7 @@ async def test_other_jobs_are_not_asked_about(runtime: VirtualRuntime) -> None:
         assert await desk.all() == []
 
 
+@undelivered
 @on_virtual_time
 async def test_history_decision_and_logs_contain_no_arguments(
     runtime: VirtualRuntime, caplog: pytest.LogCaptureFixture
@@ -63,6 +66,7 @@ async def test_history_decision_and_logs_contain_no_arguments(
         assert "very-secret" not in str((await desk.stage.job(job.id)).decision)
 
 
+@undelivered
 @on_virtual_time
 async def test_requester_cannot_decide_nor_be_unknown_where_the_policy_separates(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, rules(separate=True)) as desk:
@@ -75,6 +79,7 @@ async def test_requester_cannot_decide_nor_be_unknown_where_the_policy_separates
         await desk.check(all_ended=False)
 
 
+@undelivered
 @on_virtual_time
 async def test_a_job_that_nobody_could_approve_is_refused_and_does_not_wait(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, rules(separate=True, approvers=["rita", "ann"], quorum=2)) as desk:
@@ -89,6 +94,7 @@ async def test_a_job_that_nobody_could_approve_is_refused_and_does_not_wait(runt
         assert (await desk.stage.job(job.id)).state is State.SCHEDULED
 
 
+@undelivered
 @on_virtual_time
 async def test_quorum_of_distinct_people_with_a_delegate(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, rules(quorum=2, approvers=["ann", "bob"])) as desk:
@@ -173,6 +179,7 @@ async def test_worker_sees_the_answer_that_a_rule_asks_for(runtime: VirtualRunti
         assert await desk.stage.dispatch(now) is Dispatched.SENT
 
 
+@undelivered
 @on_virtual_time
 async def test_yes_to_an_answer_is_by_who_has_read_it(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, rules(quorum=2, response_schema={"type": "integer"})) as desk:
@@ -191,6 +198,7 @@ async def test_yes_to_an_answer_is_by_who_has_read_it(runtime: VirtualRuntime) -
         await desk.check(all_ended=False)
 
 
+@undelivered
 @on_virtual_time
 async def test_answer_does_not_outlive_the_arguments_it_was_to(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, rules(quorum=2, response_schema={"type": "integer"})) as desk:
@@ -206,6 +214,7 @@ async def test_answer_does_not_outlive_the_arguments_it_was_to(runtime: VirtualR
         assert "response" not in now.decision["approval"]
 
 
+@undelivered
 @on_virtual_time
 async def test_what_a_rule_does_not_allow_is_refused_before_it_is_looked_at(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, rules(choices=["approve", "reject"])) as desk:
@@ -215,6 +224,7 @@ async def test_what_a_rule_does_not_allow_is_refused_before_it_is_looked_at(runt
         assert (await desk.stage.job(job.id)).payload == job.payload
 
 
+@undelivered
 @on_virtual_time
 async def test_reminders_then_the_end(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, rules(expires_s=100)) as desk:
@@ -232,6 +242,7 @@ async def test_reminders_then_the_end(runtime: VirtualRuntime) -> None:
         await desk.check()
 
 
+@undelivered
 @on_virtual_time
 async def test_approval_that_cannot_be_read_does_not_keep_others_from_their_reminders(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, rules(expires_s=100)) as desk:
@@ -243,6 +254,7 @@ async def test_approval_that_cannot_be_read_does_not_keep_others_from_their_remi
         assert "approval.reminded" in await desk.stage.kinds(job.id)
 
 
+@undelivered
 @on_virtual_time
 async def test_reconciler_ends_what_the_timer_does_not_get_to(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, rules(expires_s=100)) as desk:
@@ -257,6 +269,7 @@ async def test_reconciler_ends_what_the_timer_does_not_get_to(runtime: VirtualRu
         await desk.check()
 
 
+@undelivered
 @on_virtual_time
 async def test_cancelled_job_leaves_nothing_on_anybodys_list(runtime: VirtualRuntime) -> None:
     async with deciding(runtime) as desk:
@@ -269,6 +282,7 @@ async def test_cancelled_job_leaves_nothing_on_anybodys_list(runtime: VirtualRun
         await desk.check()
 
 
+@undelivered
 @on_virtual_time
 async def test_decision_that_was_lost_is_made_with_its_approval(runtime: VirtualRuntime) -> None:
     """The policy could not be asked at submission; the replayer asks it again."""
@@ -286,6 +300,7 @@ async def test_decision_that_was_lost_is_made_with_its_approval(runtime: Virtual
 
 
 @pytest.mark.parametrize(("choice", "told"), [(Choice.RESPOND, "approved"), (Choice.REJECT, "rejected")])
+@undelivered
 @on_virtual_time
 async def test_step_of_a_run_is_told_in_the_same_transaction(
     runtime: VirtualRuntime, choice: Choice, told: str
@@ -304,6 +319,7 @@ async def test_step_of_a_run_is_told_in_the_same_transaction(
         assert (result.id, body["step"], body["decision"], body["detail"]["response"]) == ("a1", "sign", told, response)
 
 
+@undelivered
 @on_virtual_time
 async def test_step_of_a_run_that_nobody_decides_is_told_so(runtime: VirtualRuntime) -> None:
     async with deciding(runtime) as desk:

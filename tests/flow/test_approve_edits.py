@@ -9,12 +9,14 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.approving import deciding, rules
 from flow.stage import ACME
+from flow.telling import undelivered
 from holdfast.core.approval import ApprovalState
 from holdfast.core.decision import Choice
 from holdfast.errors import Invalid, NotApprover
 from holdfast.flow.approve import Said
 
 
+@undelivered
 @on_virtual_time
 async def test_edit_under_a_rule_for_other_people_is_theirs_to_decide(runtime: VirtualRuntime) -> None:
     """Ann may approve little money. She cannot make it much by editing."""
@@ -43,6 +45,7 @@ def apart(**big: Any) -> dict[str, Any]:
     return document
 
 
+@undelivered
 @on_virtual_time
 async def test_who_may_not_decide_cannot_edit_it_into_what_they_may(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, apart(approvers=["boss"])) as desk:
@@ -54,6 +57,7 @@ async def test_who_may_not_decide_cannot_edit_it_into_what_they_may(runtime: Vir
         assert (await desk.approval(job)).state is ApprovalState.PENDING
 
 
+@undelivered
 @on_virtual_time
 async def test_edit_into_what_is_decided_apart_needs_a_requester_who_is_known(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, apart(approvers=["ann", "bob"], separate=True)) as desk:
@@ -65,6 +69,7 @@ async def test_edit_into_what_is_decided_apart_needs_a_requester_who_is_known(ru
         assert (await desk.stage.job(job.id)).payload == b'{"to":"ann","amount":5}'
 
 
+@undelivered
 @on_virtual_time
 async def test_nobody_decides_in_the_place_of_a_requester_who_may_not(runtime: VirtualRuntime) -> None:
     """Bob asks, and is on holiday; where he may approve himself, carl may for him, and not any more after an edit."""
@@ -79,6 +84,7 @@ async def test_nobody_decides_in_the_place_of_a_requester_who_may_not(runtime: V
                 await desk.people.decide(ACME, first.id, Said(by=name, choice=Choice.APPROVE), version=edited.version)
 
 
+@undelivered
 @on_virtual_time
 async def test_edit_that_others_decide_expires_as_theirs_do_and_has_no_delegates(runtime: VirtualRuntime) -> None:
     document = rules(approvers=["ann", "boss"], quorum=2)
@@ -103,6 +109,7 @@ async def test_edit_that_others_decide_expires_as_theirs_do_and_has_no_delegates
         assert decided.state is ApprovalState.APPROVED
 
 
+@undelivered
 @on_virtual_time
 async def test_edited_job_has_no_more_than_the_policy_gives_it(runtime: VirtualRuntime) -> None:
     document = rules()

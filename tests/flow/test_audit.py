@@ -12,6 +12,7 @@ import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.stage import ACME, Stage, staged
+from flow.telling import undelivered
 from holdfast.core.audit import Act
 from holdfast.core.policy_version import PLANE
 from holdfast.core.record import Kind, Record
@@ -39,6 +40,7 @@ async def change(stage: Stage, change: RecordChange, entry: Entry) -> bool:
     return await transact(Transaction(records=[change]), store=stage.inner, entry=entry)
 
 
+@undelivered
 @on_virtual_time
 async def test_a_refused_change_leaves_no_line(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -49,6 +51,7 @@ async def test_a_refused_change_leaves_no_line(runtime: VirtualRuntime) -> None:
         assert (line.number, line.by, line.reason, line.subject) == (1, "ana", "because", "thing/1")
 
 
+@undelivered
 @on_virtual_time
 async def test_replicas_that_write_at_once_all_get_their_line(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -65,6 +68,7 @@ async def test_replicas_that_write_at_once_all_get_their_line(runtime: VirtualRu
         }
 
 
+@undelivered
 @on_virtual_time
 async def test_a_replica_goes_on_where_another_has_left_the_chain(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -77,6 +81,7 @@ async def test_a_replica_goes_on_where_another_has_left_the_chain(runtime: Virtu
         assert (verdict.broken, verdict.lines) == (None, 6)
 
 
+@undelivered
 @on_virtual_time
 async def test_those_who_wait_together_are_answered_each_for_themselves(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -103,6 +108,7 @@ async def test_those_who_wait_together_are_answered_each_for_themselves(runtime:
         assert (await verify(ACME, store=stage.inner)).broken is None
 
 
+@undelivered
 @on_virtual_time
 async def test_a_chain_that_always_moves_is_given_up(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -117,6 +123,7 @@ async def test_a_chain_that_always_moves_is_given_up(runtime: VirtualRuntime) ->
             await mine.add(beaten)
 
 
+@undelivered
 @on_virtual_time
 async def test_lines_are_found_by_what_was_done_and_to_what(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -137,6 +144,7 @@ async def test_lines_are_found_by_what_was_done_and_to_what(runtime: VirtualRunt
             await get_line(ACME, 4, store=stage.inner)
 
 
+@undelivered
 @on_virtual_time
 async def test_what_people_do_to_jobs_is_written_with_it(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -175,6 +183,7 @@ async def test_a_replayed_dead_letter_is_written_once(runtime: VirtualRuntime) -
         assert [answer.repeated for answer in answers] == [False, True]
 
 
+@undelivered
 @on_virtual_time
 async def test_the_policy_is_in_the_planes_own_chain(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -187,6 +196,7 @@ async def test_the_policy_is_in_the_planes_own_chain(runtime: VirtualRuntime) ->
         assert await list_lines(ACME, store=stage.inner, limit=10) == []
 
 
+@undelivered
 @on_virtual_time
 async def test_a_line_changed_in_the_database_is_found(runtime: VirtualRuntime, tmp_path: Path) -> None:
     file = tmp_path / "plane.db"

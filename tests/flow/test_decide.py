@@ -12,6 +12,7 @@ import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.stage import ACME, Stage, staged
+from flow.telling import undelivered
 from holdfast.core.decision import demand_of
 from holdfast.core.policy import Rulebook
 from holdfast.core.policy_version import PLANE
@@ -47,6 +48,7 @@ async def recover_all(stage: Stage, policy: LivePolicy) -> None:
     await recover_jobs(jobs, store=stage.inner, topics=stage.topics, policy=policy, telemetry=stage.telemetry)
 
 
+@undelivered
 @on_virtual_time
 async def test_an_allowed_job_keeps_the_decision(runtime: VirtualRuntime) -> None:
     policy = rulebook({"match": {"topic": "mail.*"}, "action": "allow", "reason": "everybody may"})
@@ -57,6 +59,7 @@ async def test_an_allowed_job_keeps_the_decision(runtime: VirtualRuntime) -> Non
         assert (job.state, job.decision) == (State.SCHEDULED, expected)
 
 
+@undelivered
 @on_virtual_time
 async def test_a_denied_job_is_kept_with_its_reason(runtime: VirtualRuntime) -> None:
     async with staged(runtime, policy=rulebook({"action": "deny", "reason": "not on Fridays"})) as stage:
@@ -65,6 +68,7 @@ async def test_a_denied_job_is_kept_with_its_reason(runtime: VirtualRuntime) -> 
         assert (job.state, job.error) == (State.DENIED, {"code": "denied", "message": "not on Fridays"})
 
 
+@undelivered
 @on_virtual_time
 async def test_a_job_that_needs_an_approval_demands_it(runtime: VirtualRuntime) -> None:
     rule = {"action": "require_approval", "approval": {"approvers": ["alice"], "quorum": 1}}
@@ -77,6 +81,7 @@ async def test_a_job_that_needs_an_approval_demands_it(runtime: VirtualRuntime) 
         assert demand.approvers == ["alice"]
 
 
+@undelivered
 @on_virtual_time
 async def test_constraints_are_the_jobs_own_limits(runtime: VirtualRuntime) -> None:
     bounds = {"max_attempts": 1, "priority_max": 0, "timeout_s": 60}
@@ -86,6 +91,7 @@ async def test_constraints_are_the_jobs_own_limits(runtime: VirtualRuntime) -> N
         assert (job.max_attempts, job.priority, job.deadline) == (1, 0, job.created_at + 60)
 
 
+@undelivered
 @on_virtual_time
 async def test_a_rate_holds_and_tells_when_to_come_back(runtime: VirtualRuntime) -> None:
     limits = {"rate": "2/s", "burst": 3, "per": "tenant"}
@@ -103,6 +109,7 @@ async def test_a_rate_holds_and_tells_when_to_come_back(runtime: VirtualRuntime)
         assert "rule r0" in str(refused.value)
 
 
+@undelivered
 @on_virtual_time
 async def test_a_repeated_request_is_answered_though_the_rate_is_used_up(runtime: VirtualRuntime) -> None:
     limits = {"rate": "1/m", "burst": 1}
@@ -113,6 +120,7 @@ async def test_a_repeated_request_is_answered_though_the_rate_is_used_up(runtime
             await stage.order(key="another")
 
 
+@undelivered
 @on_virtual_time
 async def test_a_repeated_request_takes_nothing_from_the_rate(runtime: VirtualRuntime) -> None:
     limits = {"rate": "1/m", "burst": 2}
@@ -126,6 +134,7 @@ async def test_a_repeated_request_takes_nothing_from_the_rate(runtime: VirtualRu
         assert isinstance(one_too_many, TooMany)
 
 
+@undelivered
 @on_virtual_time
 async def test_a_request_that_is_refused_for_something_else_takes_nothing_from_the_rate(
     runtime: VirtualRuntime,
@@ -138,6 +147,7 @@ async def test_a_request_that_is_refused_for_something_else_takes_nothing_from_t
         assert all(isinstance(taken, Accepted) for taken in (first, another))
 
 
+@undelivered
 @on_virtual_time
 async def test_a_request_that_the_store_refuses_takes_nothing_from_the_rate(runtime: VirtualRuntime) -> None:
     limits = {"rate": "1/m", "burst": 2}
@@ -155,6 +165,7 @@ async def test_a_request_that_the_store_refuses_takes_nothing_from_the_rate(runt
             await stage.order()
 
 
+@undelivered
 @on_virtual_time
 async def test_a_job_that_its_tenant_has_no_room_for_takes_nothing_from_the_rate(runtime: VirtualRuntime) -> None:
     limits = {"rate": "1/m", "burst": 2}
@@ -170,6 +181,7 @@ async def test_a_job_that_its_tenant_has_no_room_for_takes_nothing_from_the_rate
         await stage.submitter.admit(under("k"))
 
 
+@undelivered
 @on_virtual_time
 async def test_a_rate_over_a_long_time_is_exact(runtime: VirtualRuntime) -> None:
     """Asked twenty times a second for a minute: the burst, and one every half second."""
@@ -188,6 +200,7 @@ async def test_a_rate_over_a_long_time_is_exact(runtime: VirtualRuntime) -> None
         assert admitted in (4 + 119, 4 + 120)
 
 
+@undelivered
 @on_virtual_time
 async def test_one_tenants_rate_is_not_anothers(runtime: VirtualRuntime) -> None:
     limits = {"rate": "1/h"}
@@ -198,6 +211,7 @@ async def test_one_tenants_rate_is_not_anothers(runtime: VirtualRuntime) -> None
             await stage.order()
 
 
+@undelivered
 @on_virtual_time
 async def test_keys_whose_time_has_come_are_forgotten(runtime: VirtualRuntime) -> None:
     limits = {"rate": "1/m", "burst": 5, "per": "topic"}
@@ -214,6 +228,7 @@ async def test_keys_whose_time_has_come_are_forgotten(runtime: VirtualRuntime) -
         assert len(await stage.inner.list_records(Kind.RATE, PLANE, limit=10)) == 1
 
 
+@undelivered
 @on_virtual_time
 async def test_while_no_policy_was_read_jobs_wait_and_are_asked_about_again(runtime: VirtualRuntime) -> None:
     telemetry = Telemetry()
@@ -232,6 +247,7 @@ async def test_while_no_policy_was_read_jobs_wait_and_are_asked_about_again(runt
         assert (await stage.kinds(job.id))[-1] == "job.decided"
 
 
+@undelivered
 @on_virtual_time
 async def test_a_policy_that_hangs_fails_by_risk_and_is_counted(runtime: VirtualRuntime) -> None:
     """The clock jumps by more than the time-out from one look to the next."""
@@ -252,6 +268,7 @@ async def test_a_policy_that_hangs_fails_by_risk_and_is_counted(runtime: Virtual
         assert telemetry.registry.get_sample_value(failures, {"risk": "low", "mode": "open"}) == 1
 
 
+@undelivered
 @on_virtual_time
 async def test_without_a_policy_nothing_is_recorded(runtime: VirtualRuntime) -> None:
     live = LivePolicy(Telemetry(), runtime)
@@ -262,6 +279,7 @@ async def test_without_a_policy_nothing_is_recorded(runtime: VirtualRuntime) -> 
         assert (job.state, job.decision) == (State.SCHEDULED, None)
 
 
+@undelivered
 @on_virtual_time
 async def test_a_topics_schema_is_applied_before_the_policy_is_asked(runtime: VirtualRuntime) -> None:
     schema = compile_schema({"properties": {"amount": {"type": "integer", "default": 7}}, "required": ["to"]})
@@ -281,6 +299,7 @@ async def test_a_topics_schema_is_applied_before_the_policy_is_asked(runtime: Vi
         assert other.payload == b'{ "kept" : "as it came" }'
 
 
+@undelivered
 @on_virtual_time
 async def test_the_same_key_again_gives_the_job_with_its_defaults(runtime: VirtualRuntime) -> None:
     schema = compile_schema({"properties": {"amount": {"default": 7}}})

@@ -11,6 +11,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.approving import deciding
 from flow.stage import ACME, Replica, Stage, staged
+from flow.telling import undelivered
 from flow.test_timetable import add, jobs, schedule_now, ticking
 from holdfast.core.approval import ApprovalState
 from holdfast.core.audit import Act
@@ -171,6 +172,7 @@ async def test_it_ends_by_itself_once_and_both_ends_are_audited(runtime: Virtual
 
 
 @pytest.mark.parametrize(("missed", "made_up"), [(Missed.ALL, 1), (Missed.ONE, 1), (Missed.SKIP, 1)])
+@undelivered
 @on_virtual_time
 async def test_schedules_do_not_fire_and_do_not_pile_up(runtime: VirtualRuntime, missed: Missed, made_up: int) -> None:
     async with staged(runtime) as stage:
@@ -192,6 +194,7 @@ async def test_schedules_do_not_fire_and_do_not_pile_up(runtime: VirtualRuntime,
         assert not (await schedule_now(stage)).held
 
 
+@undelivered
 @on_virtual_time
 async def test_replica_that_was_held_up_ends_no_freeze_but_the_one_whose_time_was_over(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -226,6 +229,7 @@ async def test_a_scope_is_frozen_once_and_thawed_once(runtime: VirtualRuntime) -
         assert {event.tenant for event in stage.seen.events if event.kind.startswith("freeze.")} == {ACME}
 
 
+@undelivered
 @on_virtual_time
 async def test_scopes_are_bounded(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:

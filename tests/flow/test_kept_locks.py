@@ -8,6 +8,7 @@ import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.run_stage import chain, runs_staged
+from flow.telling import undelivered
 from holdfast.flow.kept_locks import IDLE_S, KEEP_S, RUN, KeptLocks
 from holdfast.locks import Holder, LockClass
 from holdfast.locks.lease import Lease
@@ -53,6 +54,7 @@ async def test_locks_that_are_just_given_back_are_given_back_before_it_stops(
         assert await staged.stage.locks.inspect(RUN, run.id) is None
 
 
+@undelivered
 @on_virtual_time
 async def test_who_took_the_lock_after_a_dead_process_keeps_it(
     runtime: VirtualRuntime, monkeypatch: pytest.MonkeyPatch
@@ -76,6 +78,7 @@ async def test_who_took_the_lock_after_a_dead_process_keeps_it(
         assert held.holder == "E3"
 
 
+@undelivered
 @on_virtual_time
 async def test_a_busy_lock_is_not_kept_from_others_for_long(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
@@ -97,6 +100,7 @@ async def test_a_busy_lock_is_not_kept_from_others_for_long(runtime: VirtualRunt
         await asyncio.gather(busy, return_exceptions=True)
 
 
+@undelivered
 @on_virtual_time
 async def test_the_lock_of_an_engine_whose_process_is_gone_is_taken_over_at_once(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:

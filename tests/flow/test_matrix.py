@@ -15,6 +15,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.faulty_store import Fault as StoreFault
 from flow.stage import Stage, staged
+from flow.telling import undelivered
 from holdfast.core.audit import Act
 from holdfast.core.incident import Incident
 from holdfast.core.matrix import Cell, Rules
@@ -77,6 +78,7 @@ async def holder(stage: Stage, runtime: VirtualRuntime, name: str = "R1") -> Asy
             await service.stop()
 
 
+@undelivered
 @on_virtual_time
 async def test_in_a_renewal_outage_running_replicas_obey_within_five_seconds_and_revert(
     runtime: VirtualRuntime,
@@ -114,6 +116,7 @@ async def test_in_a_renewal_outage_running_replicas_obey_within_five_seconds_and
         assert await list_cells(store=stage.inner) == []
 
 
+@undelivered
 @on_virtual_time
 async def test_a_cell_ends_at_its_time_although_the_store_is_away(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage, holder(stage, runtime) as one:
@@ -127,6 +130,7 @@ async def test_a_cell_ends_at_its_time_although_the_store_is_away(runtime: Virtu
         assert (ruled, after) == ((1, 1), 3)
 
 
+@undelivered
 @on_virtual_time
 async def test_a_cell_that_cannot_work_is_refused(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -145,6 +149,7 @@ async def test_a_cell_that_cannot_work_is_refused(runtime: VirtualRuntime) -> No
         assert await list_cells(store=stage.inner) == []
 
 
+@undelivered
 @on_virtual_time
 async def test_another_matrix_is_tried_on_what_happened(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage, holder(stage, runtime) as one:
@@ -171,6 +176,7 @@ async def test_another_matrix_is_tried_on_what_happened(runtime: VirtualRuntime)
 
 
 @pytest.mark.parametrize("fault", [StoreFault.LOSE_REQUEST, StoreFault.LOSE_REPLY])
+@undelivered
 @on_virtual_time
 async def test_counts_whose_write_was_not_answered_are_neither_lost_nor_doubled(
     runtime: VirtualRuntime, fault: StoreFault
@@ -189,6 +195,7 @@ async def test_counts_whose_write_was_not_answered_are_neither_lost_nor_doubled(
         assert counts_from(kept) == {(JOB.name, Ending.FALLBACK, 0): 3}
 
 
+@undelivered
 @on_virtual_time
 async def test_incident_is_stopped_although_somebody_reverts_one_of_its_cells_meanwhile(
     runtime: VirtualRuntime,
@@ -208,6 +215,7 @@ async def test_incident_is_stopped_although_somebody_reverts_one_of_its_cells_me
         assert await list_cells(store=stage.inner) == []
 
 
+@undelivered
 @on_virtual_time
 async def test_hours_are_kept_for_a_day(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage, holder(stage, runtime) as one:

@@ -11,6 +11,7 @@ import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.stage import ACME, Stage, staged
+from flow.telling import undelivered
 from holdfast.core.decision import Decision
 from holdfast.core.job import Job
 from holdfast.core.policy import Rulebook
@@ -33,6 +34,7 @@ async def notes(stage: Stage) -> list[tuple[str, dict[str, Any]]]:
     return [(event.kind, event.detail) for event in events if event.kind.startswith("policy.")]
 
 
+@undelivered
 @on_virtual_time
 async def test_versions_are_numbered_and_kept(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -50,6 +52,7 @@ async def test_versions_are_numbered_and_kept(runtime: VirtualRuntime) -> None:
         ]
 
 
+@undelivered
 @on_virtual_time
 async def test_a_bad_document_stores_nothing(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -60,6 +63,7 @@ async def test_a_bad_document_stores_nothing(runtime: VirtualRuntime) -> None:
         assert await notes(stage) == []
 
 
+@undelivered
 @on_virtual_time
 async def test_publishing_over_what_one_has_not_seen_is_refused(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -70,6 +74,7 @@ async def test_publishing_over_what_one_has_not_seen_is_refused(runtime: Virtual
         assert (await find_active(stage.inner)).number == 1
 
 
+@undelivered
 @on_virtual_time
 async def test_of_two_who_publish_at_once_each_gets_a_version(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -80,6 +85,7 @@ async def test_of_two_who_publish_at_once_each_gets_a_version(runtime: VirtualRu
             assert (await get_version(stage.inner, version.number)).hash == version.hash
 
 
+@undelivered
 @on_virtual_time
 async def test_of_two_who_expect_the_same_version_one_wins(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -90,6 +96,7 @@ async def test_of_two_who_expect_the_same_version_one_wins(runtime: VirtualRunti
         assert sorted(type(one).__name__ for one in made) == ["PolicyVersion", *["VersionMismatch"] * 3]
 
 
+@undelivered
 @on_virtual_time
 async def test_rolling_back_makes_an_older_version_active(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -113,6 +120,7 @@ async def test_rolling_back_makes_an_older_version_active(runtime: VirtualRuntim
             await roll_back(1, store=stage.inner, expected=3)
 
 
+@undelivered
 @on_virtual_time
 async def test_a_draft_is_asked_about_jobs_and_changes_none(runtime: VirtualRuntime) -> None:
     async with staged(runtime, policy=Rulebook(1, document("x"))) as stage:
@@ -132,6 +140,7 @@ async def test_a_draft_is_asked_about_jobs_and_changes_none(runtime: VirtualRunt
         assert (await stage.job(large.id)).state is State.SCHEDULED
 
 
+@undelivered
 @on_virtual_time
 async def test_a_simulation_ends_at_its_limit(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -142,6 +151,7 @@ async def test_a_simulation_ends_at_its_limit(runtime: VirtualRuntime) -> None:
         assert len(await simulate(document(), ACME, store=stage.inner, limit=1000)) == 450
 
 
+@undelivered
 @on_virtual_time
 async def test_a_simulation_lets_others_in_after_each_job(
     runtime: VirtualRuntime, monkeypatch: pytest.MonkeyPatch
@@ -177,6 +187,7 @@ def following(stage: Stage) -> tuple[LivePolicy, Policies]:
     return live, Policies(store=stage.inner, policy=live, telemetry=telemetry, runtime=stage.runtime)
 
 
+@undelivered
 @on_virtual_time
 async def test_every_replica_follows_within_one_look(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -196,6 +207,7 @@ async def test_every_replica_follows_within_one_look(runtime: VirtualRuntime) ->
             await service.stop()
 
 
+@undelivered
 @on_virtual_time
 async def test_the_event_wakes_a_replica_at_once(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -210,6 +222,7 @@ async def test_the_event_wakes_a_replica_at_once(runtime: VirtualRuntime) -> Non
         await service.stop()
 
 
+@undelivered
 @on_virtual_time
 async def test_a_version_that_cannot_be_used_leaves_the_one_before(runtime: VirtualRuntime) -> None:
     """Written by a newer plane, in a format that is not known here."""
@@ -230,6 +243,7 @@ async def test_a_version_that_cannot_be_used_leaves_the_one_before(runtime: Virt
         assert service._telemetry.registry.get_sample_value("holdfast_policy_version") == 1
 
 
+@undelivered
 @on_virtual_time
 async def test_a_file_is_published_when_it_has_changed(runtime: VirtualRuntime, tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
@@ -253,6 +267,7 @@ async def test_a_file_is_published_when_it_has_changed(runtime: VirtualRuntime, 
         assert (await get_version(stage.inner, 3)).file == "policy.yaml"
 
 
+@undelivered
 @on_virtual_time
 async def test_two_planes_that_start_with_one_file_publish_it_once(runtime: VirtualRuntime, tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
@@ -265,6 +280,7 @@ async def test_two_planes_that_start_with_one_file_publish_it_once(runtime: Virt
         assert len(await list_versions(stage.inner, before=None, limit=10)) == 1
 
 
+@undelivered
 @on_virtual_time
 async def test_a_plane_does_not_start_with_a_bad_file(runtime: VirtualRuntime, tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"

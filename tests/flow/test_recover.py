@@ -9,6 +9,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.plane_invariants import check_plane
 from flow.stage import ACME, staged
+from flow.telling import undelivered
 from holdfast.core.recovery import UNSTARTED_MAX
 from holdfast.core.states import State
 from holdfast.flow.recover import DRAINING, lose_attempts
@@ -32,6 +33,7 @@ async def test_delivery_that_ends_its_worker_before_it_has_begun_is_not_repeated
         await check_plane(stage, all_ended=state is State.FAILED)
 
 
+@undelivered
 @on_virtual_time
 async def test_a_job_that_was_ended_says_to_people_why(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:

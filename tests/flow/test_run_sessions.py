@@ -13,6 +13,7 @@ from flow.faulty_store import Fault
 from flow.run_stage import chain, runs_staged
 from flow.session_runs import CHAT, cancel, check_in_turn, finish, join, states
 from flow.stage import ACME
+from flow.telling import undelivered
 from holdfast.core.record import Kind
 from holdfast.core.run import LOOK_S, RunState
 from holdfast.core.why import Reason
@@ -46,6 +47,7 @@ async def test_runs_of_a_session_go_one_after_the_other(runtime: VirtualRuntime)
         assert await staged.results() == 0
 
 
+@undelivered
 @on_virtual_time
 async def test_run_that_waits_says_for_whom_and_nothing_of_it_has_begun(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
@@ -198,6 +200,7 @@ async def test_run_that_is_cancelled_while_it_waits_lets_nobody_pass(runtime: Vi
         assert await states(staged, third) == ["running"]
 
 
+@pytest.mark.usefixtures("unhurried")
 @on_virtual_time
 async def test_paused_run_keeps_its_session(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
@@ -253,6 +256,7 @@ async def test_of_many_interrupts_the_last_one_is_left(runtime: VirtualRuntime) 
         await check_in_turn(staged, runs)
 
 
+@undelivered
 @on_virtual_time
 async def test_of_two_runs_that_reject_others_one_is_started(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
@@ -276,6 +280,7 @@ async def test_of_two_runs_that_reject_others_one_is_started(runtime: VirtualRun
         assert await states(staged, following) == ["running"]
 
 
+@undelivered
 @on_virtual_time
 async def test_reject_sees_a_run_that_waits(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:

@@ -10,6 +10,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 from flow.run_stage import chain, runs_staged
 from flow.session_runs import CHAT, cancel, finish, join, states
 from flow.stage import ACME
+from flow.telling import undelivered
 from holdfast.core.run import RunState
 from holdfast.flow.record import End
 from holdfast.flow.session import SessionPolicy
@@ -58,6 +59,7 @@ async def test_word_of_an_earlier_turn_does_not_begin_a_run_that_waits_anew(runt
         assert await states(staged, second, third) == ["running", "succeeded"]
 
 
+@undelivered
 @on_virtual_time
 async def test_newer_run_does_not_stop_one_that_is_run_again_behind_it(runtime: VirtualRuntime) -> None:
     """It told that one to stop, which has ended by itself and come again before it heard of it."""
@@ -140,6 +142,7 @@ async def test_run_that_needs_nobody_waits_for_its_turn_and_leaves_no_seat(runti
         assert await states(staged, behind, last) == ["succeeded", "running"]
 
 
+@undelivered
 @on_virtual_time
 async def test_key_that_repeats_a_request_gives_the_run_that_waits(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
@@ -150,6 +153,7 @@ async def test_key_that_repeats_a_request_gives_the_run_that_waits(runtime: Virt
         assert (again.run.id, again.repeated, again.run.state) == (first.run.id, True, RunState.QUEUED)
 
 
+@undelivered
 @on_virtual_time
 async def test_sessions_of_others_do_not_make_a_run_wait(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
@@ -159,6 +163,7 @@ async def test_sessions_of_others_do_not_make_a_run_wait(runtime: VirtualRuntime
         assert (await staged.order("two")).run.state is RunState.RUNNING
 
 
+@undelivered
 @on_virtual_time
 async def test_engine_that_leaves_a_run_alone_lets_time_pass_before_it_looks_again(runtime: VirtualRuntime) -> None:
     """However little is left of the wait: less than the loop's clock can add to itself would never be over."""

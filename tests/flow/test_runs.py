@@ -12,9 +12,10 @@ from msgspec.structs import replace
 from flow.faulty_store import Fault
 from flow.run_stage import RunStage, chain, fan_in, runs_staged
 from flow.stage import ACME
+from flow.telling import undelivered
 from holdfast import workflow_engine
 from holdfast.core.job import Tenant
-from holdfast.core.record import Kind, Record
+from holdfast.core.record import Kind
 from holdfast.core.run import RunState
 from holdfast.core.run_words import NewRun
 from holdfast.core.states import State
@@ -68,6 +69,7 @@ async def test_input_and_output_go_through_their_templates(runtime: VirtualRunti
 
 @pytest.mark.parametrize("word", ["\0", "x" * 5000], ids=["NUL", "too long"])
 @pytest.mark.parametrize("field", ["labels", "session"])
+@undelivered
 @on_virtual_time
 async def test_word_that_no_job_may_have_fails_the_step_on_every_store(
     runtime: VirtualRuntime, field: str, word: str
@@ -87,6 +89,7 @@ async def test_word_that_no_job_may_have_fails_the_step_on_every_store(
         assert "without NUL" in step.error["message"]
 
 
+@undelivered
 @on_virtual_time
 async def test_input_that_does_not_fit_starts_nothing(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
@@ -154,6 +157,7 @@ async def test_an_advance_that_is_known_to_have_failed_comes_round_again(runtime
 # -- keys and admission ---------------------------------------------------------------------------------
 
 
+@undelivered
 @on_virtual_time
 async def test_the_same_key_gives_the_same_run(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
@@ -168,6 +172,7 @@ async def test_the_same_key_gives_the_same_run(runtime: VirtualRuntime) -> None:
             await staged.order("echo", {"n": 2}, key="k")
 
 
+@undelivered
 @on_virtual_time
 async def test_keys_are_per_tenant(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
@@ -181,6 +186,7 @@ async def test_keys_are_per_tenant(runtime: VirtualRuntime) -> None:
             await staged.first.runs.get(GLOBEX, ours.run.id)
 
 
+@undelivered
 @on_virtual_time
 async def test_one_key_from_many_callers_at_once_starts_one_run(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
@@ -274,6 +280,7 @@ async def test_a_run_that_cannot_go_on_is_not_asked_for_again_at_once(
         assert 8 <= len(failures) <= 11
 
 
+@undelivered
 @on_virtual_time
 async def test_definitions_are_kept_compiled_up_to_a_number_of_steps(
     runtime: VirtualRuntime, monkeypatch: pytest.MonkeyPatch
@@ -291,6 +298,7 @@ async def test_definitions_are_kept_compiled_up_to_a_number_of_steps(
         assert await kept.graph(ACME, "b", 1) is not b
 
 
+@undelivered
 @on_virtual_time
 async def test_little_of_a_run_is_remembered_however_wide_it_is(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
@@ -329,6 +337,7 @@ async def test_a_result_of_a_run_that_is_gone_is_taken_away(runtime: VirtualRunt
 # -- the reconciler -------------------------------------------------------------------------------------
 
 
+@undelivered
 @on_virtual_time
 async def test_a_run_ends_at_its_deadline(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
@@ -340,6 +349,7 @@ async def test_a_run_ends_at_its_deadline(runtime: VirtualRuntime) -> None:
         assert await staged.results() == 0
 
 
+@undelivered
 @on_virtual_time
 async def test_the_deadline_of_a_run_that_waits_for_nobody_is_kept_by_the_reconciler(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
@@ -352,6 +362,7 @@ async def test_the_deadline_of_a_run_that_waits_for_nobody_is_kept_by_the_reconc
         assert staged.first.counted("runs_recovered", reason="deadline-passed") == 1
 
 
+@pytest.mark.usefixtures("unhurried")
 @on_virtual_time
 async def test_a_result_that_was_lost_is_found_by_the_reconciler(runtime: VirtualRuntime) -> None:
     """As after a store was put together from two backups: the job has ended, and its result is not there."""
@@ -359,17 +370,13 @@ async def test_a_result_that_was_lost_is_found_by_the_reconciler(runtime: Virtua
         run = await staged.start(chain("two", 2))
         await staged.do(run.id, "s1")
         [result] = await staged.stage.inner.list_due(Kind.RESULT, limit=10)
-        await remove(staged, result)
+        taken = RecordChange(after=result, replaces=result.version, remove=True)
+        assert await staged.stage.inner.transact([Transaction(records=[taken])]) == [True]
         async with staged.going():
             ended = await staged.wait_ended(run.id, within_s=1000)
 
         assert ended.state is RunState.SUCCEEDED
         assert staged.first.counted("runs_recovered", reason="nothing-heard") == 1
-
-
-async def remove(staged: RunStage, record: Record) -> None:
-    taken = RecordChange(after=record, replaces=record.version, remove=True)
-    assert await staged.stage.inner.transact([Transaction(records=[taken])]) == [True]
 
 
 async def newest(staged: RunStage, name: str) -> Definition:

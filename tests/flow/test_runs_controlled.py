@@ -11,6 +11,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.run_stage import RunStage, chain, runs_staged
 from flow.stage import ACME
+from flow.telling import undelivered
 from holdfast.core.approval import ApprovalState
 from holdfast.core.approval import from_record as approval_of
 from holdfast.core.decision import Choice, Decision, Rate, Throttle
@@ -40,6 +41,7 @@ async def cancelled(staged: RunStage, run: Run, **more: Any) -> Run:
     return await staged.first.runs.cancel(ACME, run.id, **wanted)
 
 
+@undelivered
 @on_virtual_time
 async def test_cancelling_stops_what_has_not_begun_at_once(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
@@ -146,6 +148,7 @@ async def test_rerun_from_a_step_leaves_what_came_before_as_it_was(runtime: Virt
         assert after["s3"].attempt == 2
 
 
+@undelivered
 @on_virtual_time
 async def test_a_wish_that_cannot_have_the_lock_is_told_so(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
@@ -237,6 +240,7 @@ async def decide(staged: RunStage, run: Run, choice: Choice) -> None:
     await approvals.decide(ACME, approval, Said(by="bob", choice=choice))
 
 
+@undelivered
 @on_virtual_time
 async def test_an_approved_step_lets_the_run_go_on(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
@@ -249,6 +253,7 @@ async def test_an_approved_step_lets_the_run_go_on(runtime: VirtualRuntime) -> N
         assert msgspec.json.decode(output)["by"] == "bob"
 
 
+@undelivered
 @on_virtual_time
 async def test_a_rejected_step_ends_it(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
@@ -259,6 +264,7 @@ async def test_a_rejected_step_ends_it(runtime: VirtualRuntime) -> None:
         assert "pay" not in {name for name, state in (await staged.states(run.id)).items() if state == "running"}
 
 
+@undelivered
 @on_virtual_time
 async def test_an_approval_of_a_run_that_is_cancelled_is_withdrawn(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
@@ -271,6 +277,7 @@ async def test_an_approval_of_a_run_that_is_cancelled_is_withdrawn(runtime: Virt
         assert approval_of(record).state is ApprovalState.SUPERSEDED
 
 
+@undelivered
 @on_virtual_time
 async def test_an_approval_of_a_step_that_fails_as_it_is_asked_for_waits_for_nobody(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime, policy=DenyPay()) as staged:
@@ -286,6 +293,7 @@ async def test_an_approval_of_a_step_that_fails_as_it_is_asked_for_waits_for_nob
         assert approval_of(record).state is ApprovalState.SUPERSEDED
 
 
+@undelivered
 @on_virtual_time
 async def test_a_message_is_written_with_the_step_that_sends_it(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
@@ -303,6 +311,7 @@ async def test_a_message_is_written_with_the_step_that_sends_it(runtime: Virtual
         assert data == {"run": run.id, "step": "tell", "payload": {"n": 5}}
 
 
+@undelivered
 @on_virtual_time
 async def test_a_durable_delay_outlives_its_engine(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:

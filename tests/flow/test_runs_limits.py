@@ -10,6 +10,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.run_stage import chain, fan_in, runs_staged
 from flow.stage import ACME
+from flow.telling import undelivered
 from holdfast import workflow_engine
 from holdfast.core.policy import Rulebook
 from holdfast.core.record import Kind, Record
@@ -108,6 +109,7 @@ async def test_reruns_keep_to_the_limit_of_their_tenant(runtime: VirtualRuntime)
             await rerun(ACME, live.id, step="s1", by="ann")
 
 
+@undelivered
 @on_virtual_time
 async def test_a_turn_that_is_refused_takes_nothing_from_a_rate(runtime: VirtualRuntime) -> None:
     limits = {"rate": "1/m", "burst": 1}

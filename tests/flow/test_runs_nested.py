@@ -9,6 +9,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.run_stage import RunStage, chain, runs_staged
 from flow.stage import ACME
+from flow.telling import undelivered
 from flow.test_runs_controlled import cancelled
 from holdfast.core.run import Run, RunState
 from holdfast.flow.record import End
@@ -39,6 +40,7 @@ async def test_a_run_within_a_run_tells_it_how_it_ended(runtime: VirtualRuntime)
         assert await staged.results() == 0
 
 
+@undelivered
 @on_virtual_time
 async def test_cancelling_a_run_cancels_the_run_within_it(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:
@@ -91,6 +93,7 @@ async def test_a_run_within_a_run_that_is_run_again_is_on_its_own(runtime: Virtu
         assert await staged.results() == 0
 
 
+@undelivered
 @on_virtual_time
 async def test_a_workflow_that_is_not_there_fails_the_step(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged:

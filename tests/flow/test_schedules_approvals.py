@@ -13,6 +13,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 from flow.approving import deciding, rules
 from flow.faulty_store import Fault
 from flow.stage import ACME
+from flow.telling import undelivered
 from holdfast.core.approval import ApprovalState
 from holdfast.core.decision import Choice
 from holdfast.core.states import State
@@ -26,6 +27,7 @@ NO = Said(by="bob", choice=Choice.REJECT, comment="no")
 
 
 @pytest.mark.parametrize("locks_exclude", [True, False])
+@undelivered
 @on_virtual_time
 async def test_schedule_51_approve_and_reject_together_decide_once(
     runtime: VirtualRuntime, *, locks_exclude: bool
@@ -59,6 +61,7 @@ async def test_schedule_51_approve_and_reject_together_decide_once(
         await desk.check(all_ended=False)
 
 
+@undelivered
 @on_virtual_time
 async def test_schedule_51_who_cannot_have_the_lock_is_told_when_to_come_back(runtime: VirtualRuntime) -> None:
     async with deciding(runtime) as desk:
@@ -78,6 +81,7 @@ async def test_schedule_51_who_cannot_have_the_lock_is_told_when_to_come_back(ru
 
 
 @pytest.mark.parametrize("timer_first", [True, False])
+@undelivered
 @on_virtual_time
 async def test_schedule_52_approve_against_the_expiry_timer_ends_one_way(
     runtime: VirtualRuntime, *, timer_first: bool

@@ -9,6 +9,7 @@ import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.stage import ACME, Stage, staged
+from flow.telling import undelivered
 from holdfast.core.job import Job, Tenant
 from holdfast.core.states import State
 from holdfast.errors import KeyReused, SessionBusy
@@ -38,6 +39,7 @@ async def test_jobs_of_a_session_run_one_after_the_other(runtime: VirtualRuntime
     assert events == [(kind, job.id) for job in ordered for kind in ("job.started", "job.succeeded")]
 
 
+@undelivered
 @on_virtual_time
 async def test_reject_names_the_job_that_is_there(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -49,6 +51,7 @@ async def test_reject_names_the_job_that_is_there(runtime: VirtualRuntime) -> No
         assert await stage.inner.list_session(ACME, CHAT) == [first]
 
 
+@undelivered
 @on_virtual_time
 async def test_reject_sees_jobs_that_were_enqueued(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -65,6 +68,7 @@ async def test_session_is_free_again_when_its_job_has_ended(runtime: VirtualRunt
         assert (await order(stage, SessionPolicy.REJECT)).state is State.SCHEDULED
 
 
+@undelivered
 @on_virtual_time
 async def test_sessions_and_tenants_do_not_meet(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -78,6 +82,7 @@ async def test_sessions_and_tenants_do_not_meet(runtime: VirtualRuntime) -> None
 
 
 @pytest.mark.parametrize("count", [2, 20])
+@undelivered
 @on_virtual_time
 async def test_of_many_at_once_only_one_is_first(runtime: VirtualRuntime, count: int) -> None:
     async with staged(runtime) as stage:
@@ -89,6 +94,7 @@ async def test_of_many_at_once_only_one_is_first(runtime: VirtualRuntime, count:
         assert await stage.inner.list_session(ACME, CHAT) == [winner]
 
 
+@undelivered
 @on_virtual_time
 async def test_repeated_key_gives_the_first_job_though_the_session_is_busy_with_it(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -101,6 +107,7 @@ async def test_repeated_key_gives_the_first_job_though_the_session_is_busy_with_
 
 
 @pytest.mark.parametrize("policy", [SessionPolicy.REJECT, SessionPolicy.INTERRUPT])
+@undelivered
 @on_virtual_time
 async def test_key_of_another_request_is_refused_and_stops_nobody(
     runtime: VirtualRuntime, policy: SessionPolicy
@@ -157,6 +164,7 @@ async def test_rollback_is_said_on_a_job_whose_worker_died(runtime: VirtualRunti
         assert ended.error["code"] == "rolled_back"
 
 
+@undelivered
 @on_virtual_time
 async def test_of_interrupts_at_once_one_is_left(runtime: VirtualRuntime) -> None:
     """Whoever came last has stopped all others; none was enqueued behind one it should have stopped."""
@@ -184,6 +192,7 @@ async def test_job_that_was_asked_to_stop_does_not_make_a_session_busy(runtime: 
         assert {job.id for job in await stage.inner.list_session(ACME, CHAT)} == {running.id, second.id}
 
 
+@undelivered
 @on_virtual_time
 async def test_actor_is_kept(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:

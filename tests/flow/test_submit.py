@@ -11,6 +11,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.faulty_store import Fault
 from flow.stage import ACME, staged
+from flow.telling import undelivered
 from holdfast.core.decision import Decision
 from holdfast.core.job import Job, Tenant
 from holdfast.core.policy import Rulebook
@@ -21,6 +22,7 @@ from holdfast.flow.submit import Order
 from holdfast.ports import Accepted, JobFilter
 
 
+@undelivered
 @on_virtual_time
 async def test_same_key_and_payload_give_the_first_job(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -29,6 +31,7 @@ async def test_same_key_and_payload_give_the_first_job(runtime: VirtualRuntime) 
         assert (again.job.id, again.repeated) == (first.job.id, True)
 
 
+@undelivered
 @on_virtual_time
 async def test_same_key_with_another_payload_is_refused(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -38,6 +41,7 @@ async def test_same_key_with_another_payload_is_refused(runtime: VirtualRuntime)
         assert caught.value.status == 422
 
 
+@undelivered
 @on_virtual_time
 async def test_same_request_written_differently_is_the_same_request(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -50,6 +54,7 @@ async def test_same_request_written_differently_is_the_same_request(runtime: Vir
             await stage.order(payload=b'{"a":1,"b":{"c":2,"d":[3,3]}}', **limits)
 
 
+@undelivered
 @on_virtual_time
 async def test_key_belongs_to_its_tenant(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -58,6 +63,7 @@ async def test_key_belongs_to_its_tenant(runtime: VirtualRuntime) -> None:
         assert ours.job.id != theirs.job.id
 
 
+@undelivered
 @on_virtual_time
 async def test_key_in_flight_is_a_conflict(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -73,6 +79,7 @@ async def test_key_in_flight_is_a_conflict(runtime: VirtualRuntime) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REPLY])
+@undelivered
 @on_virtual_time
 async def test_key_is_freed_when_the_submission_failed(runtime: VirtualRuntime, fault: Fault) -> None:
     async with staged(runtime) as stage:
@@ -96,6 +103,7 @@ class Broken:
         return Decision(Event.ALLOW)
 
 
+@undelivered
 @on_virtual_time
 async def test_key_is_freed_when_another_order_of_its_batch_could_not_be_judged(runtime: VirtualRuntime) -> None:
     async with staged(runtime, policy=Broken()) as stage:
@@ -105,6 +113,7 @@ async def test_key_is_freed_when_another_order_of_its_batch_could_not_be_judged(
         assert not (await stage.submitter.submit_one(plain)).repeated
 
 
+@undelivered
 @on_virtual_time
 async def test_an_order_that_nobody_could_approve_is_refused_without_the_others_of_its_batch(
     runtime: VirtualRuntime,
@@ -147,6 +156,7 @@ async def test_tenant_at_its_limit_is_told_when_to_come_back_and_others_are_not(
         await stage.submit()
 
 
+@undelivered
 @on_virtual_time
 async def test_at_its_limit_a_tenant_is_still_given_the_answer_to_a_request_it_repeats(
     runtime: VirtualRuntime,
@@ -170,6 +180,7 @@ async def test_at_its_limit_a_tenant_is_still_given_the_answer_to_a_request_it_r
         (Risk.LOW, None, Risk.LOW),
     ],
 )
+@undelivered
 @on_virtual_time
 async def test_caller_does_not_talk_a_risky_topic_down(
     runtime: VirtualRuntime, topic: Risk, asked: Risk | None, got: Risk

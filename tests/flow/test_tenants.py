@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from typing import Any
 
 import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.stage import Stage, staged
+from flow.telling import undelivered
 from holdfast.core.decision import Decision, Throttle
 from holdfast.core.job import Job, Tenant
 from holdfast.core.share import Quota, Quotas
 from holdfast.core.states import Event, State
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import TooMany
+from holdfast.flow.submit import Order
 from holdfast.ports import JobEvent, JobFilter
 
 A, B = Tenant("a"), Tenant("b")
@@ -32,8 +33,12 @@ class Throttling:
         return Decision(Event.ALLOW, version=1, rule="slow", throttle=throttle)
 
 
-async def submit_many(stage: Stage, tenant: Tenant, count: int, topic: str = "t", **order: Any) -> list[Job]:
-    return [await stage.submit(topic, tenant, **order) for _ in range(count)]
+def order_of(tenant: Tenant, topic: str = "t", *, priority: int = 0) -> Order:
+    return Order(tenant=tenant, topic=topic, payload=b"{}", labels={}, priority=priority)
+
+
+async def submit_many(stage: Stage, tenant: Tenant, count: int, topic: str = "t", *, priority: int = 0) -> list[Job]:
+    return await stage.submit_all([order_of(tenant, topic, priority=priority)] * count)
 
 
 def most_at_once(events: list[JobEvent], of: set[str]) -> int:
@@ -108,6 +113,7 @@ async def test_limits_that_nobody_set_are_not_counted(runtime: VirtualRuntime) -
         assert stage.store.calls.get("count_topics", 0) == 0
 
 
+@undelivered
 @on_virtual_time
 async def test_queue_of_a_tenant_is_as_long_as_its_own_limit(runtime: VirtualRuntime) -> None:
     quotas = Quotas({A: Quota(live_jobs_max=2), "*": Quota(live_jobs_max=4)})
@@ -178,9 +184,8 @@ async def test_priorities_of_a_tenant_are_honoured(runtime: VirtualRuntime, seed
     """None of its jobs begins while one of a higher priority waits."""
     chance = random.Random(seed)
     async with staged(runtime) as stage:
-        jobs = [
-            await stage.submit(tenant=chance.choice([A, B]), priority=chance.choice([-5, 0, 0, 50])) for _ in range(80)
-        ]
+        drawn = [(chance.choice([A, B]), chance.choice([-5, 0, 0, 50])) for _ in range(80)]
+        jobs = await stage.submit_all([order_of(tenant, priority=priority) for tenant, priority in drawn])
         async with stage.loops(), stage.working(slots=3, work_s=0.5):
             await stage.wait_ended(*jobs, within_s=120)
         await stage.seen.look()

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from flow.approving import Published
 from flow.faulty_store import Fault
 from flow.stage import ACME, Replica, Stage, staged
+from flow.telling import undelivered
 from holdfast.core.job import Job, Tenant
 from holdfast.core.record import Kind
 from holdfast.core.run import Run
@@ -116,6 +117,7 @@ async def told(stage: Stage) -> list[str]:
     return [event.kind for event in stage.seen.events if event.kind.startswith("schedule.")]
 
 
+@undelivered
 @on_virtual_time
 async def test_each_tick_submits_a_job_within_a_second(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -132,6 +134,7 @@ async def test_each_tick_submits_a_job_within_a_second(runtime: VirtualRuntime) 
         assert await told(stage) == ["schedule.fired"] * 5
 
 
+@undelivered
 @on_virtual_time
 async def test_replica_that_was_held_up_leaves_a_new_schedule_of_the_same_name_alone(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -158,6 +161,7 @@ async def test_several_replicas_fire_each_tick_once(runtime: VirtualRuntime) -> 
         assert len(await jobs(stage)) == 30
 
 
+@undelivered
 @on_virtual_time
 async def test_replica_that_was_paused_in_its_tick_fires_nothing_twice(runtime: VirtualRuntime) -> None:
     """It has read the schedule, stands still, and goes on when another one has fired the tick."""
@@ -179,6 +183,7 @@ async def test_replica_that_was_paused_in_its_tick_fires_nothing_twice(runtime: 
 
 
 @pytest.mark.parametrize("fault", list(Fault)[:3])
+@undelivered
 @on_virtual_time
 async def test_tick_whose_write_was_not_answered_is_fired_once(runtime: VirtualRuntime, fault: Fault) -> None:
     async with staged(runtime) as stage:
@@ -191,6 +196,7 @@ async def test_tick_whose_write_was_not_answered_is_fired_once(runtime: VirtualR
 
 
 @pytest.mark.parametrize(("missed", "made"), [(Missed.SKIP, 1), (Missed.ONE, 1), (Missed.ALL, 30)])
+@undelivered
 @on_virtual_time
 async def test_outage_is_made_up_for_as_told(runtime: VirtualRuntime, missed: Missed, made: int) -> None:
     async with staged(runtime) as stage:
@@ -202,6 +208,7 @@ async def test_outage_is_made_up_for_as_told(runtime: VirtualRuntime, missed: Mi
         assert len(await jobs(stage)) == made
 
 
+@undelivered
 @on_virtual_time
 async def test_missed_ticks_of_a_daily_schedule_are_skipped_for_good(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -228,6 +235,7 @@ async def test_tick_is_skipped_while_the_last_job_lives(runtime: VirtualRuntime)
         assert await told(stage) == ["schedule.fired", *["schedule.skipped"] * 3, "schedule.fired"]
 
 
+@undelivered
 @on_virtual_time
 async def test_paused_schedule_fires_nothing(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -238,6 +246,7 @@ async def test_paused_schedule_fires_nothing(runtime: VirtualRuntime) -> None:
         assert await jobs(stage) == []
 
 
+@undelivered
 @on_virtual_time
 async def test_run_of_a_tick_is_started_once_even_if_the_schedule_was_not_written(runtime: VirtualRuntime) -> None:
     runs = StartedRuns()
@@ -251,6 +260,7 @@ async def test_run_of_a_tick_is_started_once_even_if_the_schedule_was_not_writte
         assert (await schedule_now(stage)).last == "run-1"
 
 
+@undelivered
 @on_virtual_time
 async def test_what_cannot_be_submitted_is_told_and_tried_at_the_next_tick(runtime: VirtualRuntime) -> None:
     async with staged(runtime, topics=Topics(closed=True)) as stage:
@@ -285,6 +295,7 @@ async def test_tick_of_a_full_tenant_waits_and_does_not_keep_others_waiting(runt
         assert stage.counted("schedule_ticks", outcome="deferred") > 0
 
 
+@undelivered
 @on_virtual_time
 async def test_missed_ticks_are_made_up_for_as_far_as_the_tenant_has_room(runtime: VirtualRuntime) -> None:
     async with staged(runtime, live_jobs_max=5) as stage:
@@ -297,6 +308,7 @@ async def test_missed_ticks_are_made_up_for_as_far_as_the_tenant_has_room(runtim
         assert len(await stage.inner.list_jobs(ACME, JobFilter(), before=None, limit=100)) == 5
 
 
+@undelivered
 @on_virtual_time
 async def test_schedule_that_cannot_be_obeyed_here_does_not_keep_others_waiting(runtime: VirtualRuntime) -> None:
     """On a machine that does not know its time zone, say."""
@@ -314,6 +326,7 @@ async def test_schedule_that_cannot_be_obeyed_here_does_not_keep_others_waiting(
         assert (await schedule_now(stage, "a")).next_at == lost.next_at
 
 
+@undelivered
 @on_virtual_time
 async def test_trigger_makes_one_and_leaves_the_ticks_as_they_are(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -331,6 +344,7 @@ async def test_trigger_makes_one_and_leaves_the_ticks_as_they_are(runtime: Virtu
         assert fired.schedule.version == beat.version + 1
 
 
+@undelivered
 @on_virtual_time
 async def test_a_tick_that_somebody_else_obeyed_takes_nothing_from_a_rate(runtime: VirtualRuntime) -> None:
     limits = {"rate": "1/h", "burst": 2}
@@ -347,6 +361,7 @@ async def test_a_tick_that_somebody_else_obeyed_takes_nothing_from_a_rate(runtim
         await stage.order()
 
 
+@undelivered
 @on_virtual_time
 async def test_more_missed_ticks_than_the_policy_lets_through_at_once_come_by_and_by(runtime: VirtualRuntime) -> None:
     limits = {"rate": "12/m", "burst": 2}
@@ -366,6 +381,7 @@ class BusyRuns:
         raise Conflict("try again")
 
 
+@undelivered
 @on_virtual_time
 async def test_schedule_that_is_busy_does_not_keep_others_waiting(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:

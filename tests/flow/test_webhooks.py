@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from flow.faulty_store import Fault
 from flow.stage import ACME, Replica, Stage, staged
+from flow.telling import undelivered
 from holdfast.core.job import JobId, Tenant
 from holdfast.core.record import Kind
 from holdfast.core.webhook import (
@@ -127,6 +128,7 @@ async def test_wanted_events_are_posted_once_and_others_not(runtime: VirtualRunt
         assert sorted(receiver.ids(hook.url)) == [post.id for post in log]
 
 
+@undelivered
 @on_virtual_time
 async def test_tenant_with_many_events_does_not_keep_others_waiting(runtime: VirtualRuntime) -> None:
     """What one tick leaves of them the next one takes, at once."""
@@ -147,6 +149,7 @@ async def test_tenant_with_many_events_does_not_keep_others_waiting(runtime: Vir
         assert len(receiver.ids(theirs.url)) == 1
 
 
+@undelivered
 @on_virtual_time
 async def test_tenants_hear_only_of_themselves(runtime: VirtualRuntime) -> None:
     receiver = Receiver()
@@ -162,6 +165,7 @@ async def test_tenants_hear_only_of_themselves(runtime: VirtualRuntime) -> None:
 
 
 @pytest.mark.parametrize("fault", list(Fault)[:3])
+@undelivered
 @on_virtual_time
 async def test_no_event_is_lost_or_doubled_by_a_write_that_fails(runtime: VirtualRuntime, fault: Fault) -> None:
     receiver = Receiver()
@@ -178,6 +182,7 @@ async def test_no_event_is_lost_or_doubled_by_a_write_that_fails(runtime: Virtua
         assert all(post.state is PostState.DELIVERED for post in await posts(stage, "ops"))
 
 
+@undelivered
 @on_virtual_time
 async def test_post_whose_end_was_not_written_is_sent_again_under_its_id(runtime: VirtualRuntime) -> None:
     receiver = Receiver(takes_s={"https://ops.example/": 5.0})
@@ -195,6 +200,7 @@ async def test_post_whose_end_was_not_written_is_sent_again_under_its_id(runtime
         assert stage.counted("webhook_tries", outcome="unwritten") == 1
 
 
+@undelivered
 @on_virtual_time
 async def test_several_replicas_post_each_event_once(runtime: VirtualRuntime) -> None:
     receiver = Receiver()
@@ -209,6 +215,7 @@ async def test_several_replicas_post_each_event_once(runtime: VirtualRuntime) ->
         assert len(receiver.ids(hook.url)) == len(set(receiver.ids(hook.url))) == 20
 
 
+@undelivered
 @on_virtual_time
 async def test_replica_that_stops_while_it_sends_leaves_the_post_to_others(runtime: VirtualRuntime) -> None:
     """It may have arrived: it comes again under the same id, and the try that was cut off is counted."""
@@ -227,6 +234,7 @@ async def test_replica_that_stops_while_it_sends_leaves_the_post_to_others(runti
         assert (post.state, post.begun, len(post.tries)) == (PostState.DELIVERED, 2, 1)
 
 
+@undelivered
 @on_virtual_time
 async def test_each_try_has_the_same_id_and_its_own_time(runtime: VirtualRuntime) -> None:
     receiver = Receiver(answers={"https://ops.example/": Reply(500, "failed")})
@@ -253,6 +261,7 @@ async def test_each_try_has_the_same_id_and_its_own_time(runtime: VirtualRuntime
         assert stage.counted("webhook_tries", outcome="arrived") == 1
 
 
+@undelivered
 @on_virtual_time
 async def test_receiver_that_is_gone_is_told_nothing_more(runtime: VirtualRuntime) -> None:
     receiver = Receiver(answers={"https://ops.example/": Reply(410, "refused")})
@@ -270,6 +279,7 @@ async def test_receiver_that_is_gone_is_told_nothing_more(runtime: VirtualRuntim
         assert [post.state for post in await posts(stage, "ops")] == [PostState.FAILED]
 
 
+@undelivered
 @on_virtual_time
 async def test_courier_that_was_held_up_leaves_a_new_webhook_of_the_same_name_alone(runtime: VirtualRuntime) -> None:
     receiver = Receiver()
@@ -306,6 +316,7 @@ async def test_post_to_a_webhook_that_was_removed_fails_at_once(runtime: Virtual
         assert (post.state, post.tries[-1].error, receiver.got) == (PostState.FAILED, "webhook-removed", [])
 
 
+@undelivered
 @on_virtual_time
 async def test_post_to_a_webhook_that_was_removed_is_not_for_another_of_its_name(runtime: VirtualRuntime) -> None:
     receiver = Receiver()
@@ -343,6 +354,7 @@ async def test_same_post_is_not_written_twice(runtime: VirtualRuntime) -> None:
         ]
 
 
+@undelivered
 @on_virtual_time
 async def test_slow_receiver_does_not_hold_up_others_however_many_wait_for_it(runtime: VirtualRuntime) -> None:
     slow = "https://slow.example/"
@@ -365,6 +377,7 @@ async def test_slow_receiver_does_not_hold_up_others_however_many_wait_for_it(ru
         assert dues[HANDS_PER_WEBHOOK * 10] <= stage.store.now() + 300, "who is well again is not kept waiting"
 
 
+@undelivered
 @on_virtual_time
 async def test_log_of_what_is_done_with_goes_after_a_while(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -382,6 +395,7 @@ async def test_log_of_what_is_done_with_goes_after_a_while(runtime: VirtualRunti
             assert receiver.got == []
 
 
+@undelivered
 @on_virtual_time
 async def test_events_that_nobody_wants_cost_no_write(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:

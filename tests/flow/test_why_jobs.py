@@ -10,6 +10,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 from flow.approving import deciding, rules
 from flow.explaining import cause, cause_of_approval, codes, explainer, why
 from flow.stage import ACME, staged
+from flow.telling import undelivered
 from holdfast.core.approval import ApprovalState
 from holdfast.core.decision import Choice, Decision
 from holdfast.core.job import Job, Tenant
@@ -165,6 +166,7 @@ async def test_cancelled_job_waits_for_its_worker_to_stop(runtime: VirtualRuntim
     assert (found.reason, found.until) == (Reason.CANCEL_AWAITS_WORKER, job.lease_until)
 
 
+@undelivered
 @on_virtual_time
 async def test_job_waits_for_the_approval_of_named_people(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, rules(approvers=["ann", "bob"], quorum=2)) as desk:
@@ -181,6 +183,7 @@ async def test_job_waits_for_the_approval_of_named_people(runtime: VirtualRuntim
     assert found.then[1] == f"holdfast approval approve {approval.id}"
 
 
+@undelivered
 @on_virtual_time
 async def test_who_must_answer_is_not_told_to_approve(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, rules(choices=["reject", "respond"], response_schema={})) as desk:
@@ -191,6 +194,7 @@ async def test_who_must_answer_is_not_told_to_approve(runtime: VirtualRuntime) -
     assert found.then[1] == f"holdfast approval respond {found.evidence['approval']}"
 
 
+@undelivered
 @on_virtual_time
 async def test_yeses_are_counted_as_the_ballot_counts_them(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, rules(approvers=["ann", "bob", "carl"], quorum=2)) as desk:
@@ -207,6 +211,7 @@ async def test_yeses_are_counted_as_the_ballot_counts_them(runtime: VirtualRunti
     assert found.summary.startswith("1 more of")
 
 
+@undelivered
 @on_virtual_time
 async def test_nobody_approved_in_time(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, rules(approvers=["ann"], expires_s=60)) as desk:
@@ -222,6 +227,7 @@ async def test_nobody_approved_in_time(runtime: VirtualRuntime) -> None:
     assert of_approval.reason is Reason.APPROVAL_EXPIRED
 
 
+@undelivered
 @on_virtual_time
 async def test_rule_of_the_policy_denied_it(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, rules(action="deny")) as desk:
@@ -235,6 +241,7 @@ async def test_rule_of_the_policy_denied_it(runtime: VirtualRuntime) -> None:
     assert found.then == ("holdfast policy show --version 1",)
 
 
+@undelivered
 @on_virtual_time
 async def test_person_rejected_it(runtime: VirtualRuntime) -> None:
     async with deciding(runtime) as desk:
@@ -248,6 +255,7 @@ async def test_person_rejected_it(runtime: VirtualRuntime) -> None:
     assert (found.evidence["by"], found.evidence["comment"]) == ("ann", "too much")
 
 
+@undelivered
 @on_virtual_time
 async def test_approval_is_given_and_the_job_cannot_be_dispatched(runtime: VirtualRuntime) -> None:
     async with deciding(runtime) as desk:
@@ -278,6 +286,7 @@ class Unusable:
         return Decision(None, "the expression of rule payouts cannot be read", version=7, failed="closed")
 
 
+@undelivered
 @on_virtual_time
 async def test_policy_cannot_be_used(runtime: VirtualRuntime) -> None:
     async with staged(runtime, policy=Unusable()) as stage:
@@ -298,6 +307,7 @@ class Failing:
         return Decision(Event.ALLOW, "rule payouts cannot be evaluated", version=7, rule="payouts", failed="open")
 
 
+@undelivered
 @on_virtual_time
 async def test_job_was_let_through_unasked(runtime: VirtualRuntime) -> None:
     async with staged(runtime, policy=Failing()) as stage:
@@ -323,6 +333,7 @@ async def test_job_failed_for_good_and_left_a_dead_letter(runtime: VirtualRuntim
     assert explained.findings[1].then == ("holdfast dead-letter show 1", "holdfast dead-letter replay 1")
 
 
+@undelivered
 @on_virtual_time
 async def test_job_ran_out_of_its_own_time(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -337,6 +348,7 @@ async def test_job_ran_out_of_its_own_time(runtime: VirtualRuntime) -> None:
     assert explained.findings[0].evidence["code"] == "deadline-passed"
 
 
+@undelivered
 @on_virtual_time
 async def test_job_was_cancelled(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -374,6 +386,7 @@ async def test_why_twice_shows_both_attempts_and_what_the_zombie_said(runtime: V
     assert (kept.worker, kept.fence, kept.ending, kept.refused) == ("w2", second.fence, "succeeded", 0)
 
 
+@undelivered
 @on_virtual_time
 async def test_another_tenant_learns_nothing(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:

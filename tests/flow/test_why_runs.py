@@ -11,6 +11,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 from flow.explaining import cause_of_lock, cause_of_run, cause_of_worker, codes
 from flow.run_stage import chain, fan_in, runs_staged
 from flow.stage import ACME, staged
+from flow.telling import undelivered
 from holdfast.core.decision import Decision, Rate, Throttle
 from holdfast.core.job import Job, Tenant
 from holdfast.core.states import Event
@@ -35,6 +36,7 @@ UNDONE: dict[str, Any] = {
 }
 
 
+@undelivered
 @on_virtual_time
 async def test_run_waits_for_a_step_whose_job_has_no_worker(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged_runs:
@@ -46,6 +48,7 @@ async def test_run_waits_for_a_step_whose_job_has_no_worker(runtime: VirtualRunt
     assert (found.evidence["step"], found.evidence["because"]) == ("s1", "no-worker")
 
 
+@undelivered
 @on_virtual_time
 async def test_run_waits_for_a_person(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged_runs:
@@ -56,6 +59,7 @@ async def test_run_waits_for_a_person(runtime: VirtualRuntime) -> None:
     assert (found.evidence["because"], found.who, found.weight) == ("approval-required", "ann", Weight.BLOCKED)
 
 
+@undelivered
 @on_virtual_time
 async def test_run_is_paused(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged_runs:
@@ -116,6 +120,7 @@ async def test_no_engine_tells_the_run_what_has_ended(runtime: VirtualRuntime) -
     assert (found.reason, found.weight) == (Reason.RUN_UNATTENDED, Weight.BLOCKED)
 
 
+@undelivered
 @on_virtual_time
 async def test_no_engine_tells_the_run_that_the_time_of_a_step_has_come(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime) as staged_runs:
@@ -172,6 +177,7 @@ class Slowly:
         return Decision(Event.ALLOW, version=3, rule="slowly", throttle=Throttle(key="w", rate=Rate(60.0, 1)))
 
 
+@undelivered
 @on_virtual_time
 async def test_rule_of_the_policy_slows_the_jobs_of_a_run_down(runtime: VirtualRuntime) -> None:
     async with runs_staged(runtime, policy=Slowly()) as staged_runs:
@@ -187,6 +193,7 @@ async def test_rule_of_the_policy_slows_the_jobs_of_a_run_down(runtime: VirtualR
 # -- locks ----------------------------------------------------------------------------------------------
 
 
+@undelivered
 @on_virtual_time
 async def test_lock_is_held_by_a_process_that_is_gone(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -199,6 +206,7 @@ async def test_lock_is_held_by_a_process_that_is_gone(runtime: VirtualRuntime) -
     assert found[0].then == (f"holdfast lock evict holdfast:approval:j1 --fence {lease.fence} --reason TEXT",)
 
 
+@undelivered
 @on_virtual_time
 async def test_lock_has_a_queue(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -215,6 +223,7 @@ async def test_lock_has_a_queue(runtime: VirtualRuntime) -> None:
     assert (found[0].evidence["holder"], found[1].evidence["waiters"]) == ("S2", 1)
 
 
+@undelivered
 @on_virtual_time
 async def test_leases_of_a_lock_ran_out_without_being_given_back(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -228,6 +237,7 @@ async def test_leases_of_a_lock_ran_out_without_being_given_back(runtime: Virtua
     assert (found[1].evidence["expiries"], found[1].evidence["last_holder"]) == (1, "S2")
 
 
+@undelivered
 @on_virtual_time
 async def test_window_is_kept_to_its_end_on_purpose(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -236,6 +246,7 @@ async def test_window_is_kept_to_its_end_on_purpose(runtime: VirtualRuntime) -> 
         assert codes(await cause_of_lock(stage, "reconciler:default")) == [Reason.WINDOW_HELD]
 
 
+@undelivered
 @on_virtual_time
 async def test_lock_is_free(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -247,6 +258,7 @@ async def test_lock_is_free(runtime: VirtualRuntime) -> None:
     assert (found.reason, found.evidence["last_holder"]) == (Reason.LOCK_FREE, "S1")
 
 
+@undelivered
 @on_virtual_time
 async def test_key_that_no_class_declares_is_an_error(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -257,6 +269,7 @@ async def test_key_that_no_class_declares_is_an_error(runtime: VirtualRuntime) -
 # -- workers --------------------------------------------------------------------------------------------
 
 
+@undelivered
 @on_virtual_time
 async def test_worker_is_silent(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -303,6 +316,7 @@ async def test_job_that_a_worker_does_not_take_is_named_to_its_own_tenant_alone(
     assert job.id not in str(others)
 
 
+@undelivered
 @on_virtual_time
 async def test_worker_gets_nothing_because_nothing_is_for_it(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:

@@ -8,6 +8,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 
 from flow.explaining import cause, codes, why
 from flow.stage import ACME, staged
+from flow.telling import undelivered
 from holdfast.buses.detached import Fault as BusFault
 from holdfast.core.decision import Decision, Throttle
 from holdfast.core.job import Job, Tenant
@@ -24,6 +25,7 @@ from holdfast.registry import SILENT_S
 OTHER = Tenant("umbrella")
 
 
+@undelivered
 @on_virtual_time
 async def test_no_worker_takes_the_topic(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -36,6 +38,7 @@ async def test_no_worker_takes_the_topic(runtime: VirtualRuntime) -> None:
     assert found.evidence == {"pool": "default", "topic": "mail.send", "workers": 1}
 
 
+@undelivered
 @on_virtual_time
 async def test_workers_that_know_the_topic_are_in_another_pool(runtime: VirtualRuntime) -> None:
     async with staged(runtime, topics=Topics((Topic(name="mail.send", pool="fast"),))) as stage:
@@ -48,6 +51,7 @@ async def test_workers_that_know_the_topic_are_in_another_pool(runtime: VirtualR
     assert found.evidence == {"pool": "fast", "workers_in": ["default"]}
 
 
+@undelivered
 @on_virtual_time
 async def test_no_worker_has_the_labels_that_the_job_requires(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -75,6 +79,7 @@ async def test_every_worker_is_full(runtime: VirtualRuntime) -> None:
     assert found.evidence["workers"] == ["w1"]
 
 
+@undelivered
 @on_virtual_time
 async def test_every_worker_drains(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -87,6 +92,7 @@ async def test_every_worker_drains(runtime: VirtualRuntime) -> None:
     assert found.reason is Reason.WORKERS_DRAINING
 
 
+@undelivered
 @on_virtual_time
 async def test_every_worker_has_fallen_silent(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -132,6 +138,7 @@ async def test_job_waits_between_two_attempts(runtime: VirtualRuntime) -> None:
     assert (attempt.worker, attempt.ending, attempt.reason) == ("w1", "failed", "smtp-down")
 
 
+@undelivered
 @on_virtual_time
 async def test_job_is_not_to_begin_yet(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -240,6 +247,7 @@ async def test_jobs_of_others_come_first(runtime: VirtualRuntime) -> None:
     assert OTHER not in str(explained.findings)
 
 
+@undelivered
 @on_virtual_time
 async def test_nobody_dispatches_although_a_worker_has_room(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -252,6 +260,7 @@ async def test_nobody_dispatches_although_a_worker_has_room(runtime: VirtualRunt
     assert (found.reason, found.weight) == (Reason.NOBODY_DISPATCHES, Weight.BLOCKED)
 
 
+@undelivered
 @on_virtual_time
 async def test_scheduler_died_with_the_lock_of_the_job(runtime: VirtualRuntime) -> None:
     async with staged(runtime, detached=True) as stage:
@@ -267,6 +276,7 @@ async def test_scheduler_died_with_the_lock_of_the_job(runtime: VirtualRuntime) 
     assert found.evidence["holder"] == "S2"
 
 
+@undelivered
 @on_virtual_time
 async def test_topic_is_frozen(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
@@ -280,6 +290,7 @@ async def test_topic_is_frozen(runtime: VirtualRuntime) -> None:
     assert found.evidence == {"scope": "topic=mail.*", "by": "ana", "reason": "wrong addresses"}
 
 
+@undelivered
 @on_virtual_time
 async def test_nothing_is_in_the_way(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:

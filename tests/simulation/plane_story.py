@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from typing import Any, cast
 
 from flow import plane_invariants as invariants
-from flow.stage import Seen
+from flow.watched_bus import Seen
 from starlette.routing import compile_path
 
 from holdfast.buses.detached import DetachedBus

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from flow.stage import Seen
+from flow.watched_bus import Seen
 
 from holdfast.config import Settings
 from holdfast.core.job import Job
