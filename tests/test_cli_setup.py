@@ -270,12 +270,16 @@ def test_files_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     assert "live_jobs_max" in listed.stdout
 
 
-def test_an_output_that_has_no_room_is_told_in_one_line() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_has_no_room_is_told_in_one_line(unbuffered: str) -> None:
     with open("/dev/full", "w") as full:
         ended = subprocess.run(
-            [sys.executable, "-m", "holdfast", "drill", "list"], stdout=full, stderr=subprocess.PIPE, check=False
+            [sys.executable, "-m", "holdfast", "drill", "list"],
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
         )
 
     assert ended.returncode == 1
-    assert ended.stderr.decode().splitlines()[0] == "Error: it could not all be written: No space left on device"
-    assert b"Traceback" not in ended.stderr
+    assert ended.stderr.decode().splitlines() == ["Error: it could not all be written: No space left on device"]

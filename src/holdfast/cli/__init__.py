@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import sys
 
 import click
 
@@ -61,12 +63,21 @@ class _Root(click.Group):
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
+            _drop_unwritten()
             raise Failed(f"it could not all be written: {error.strerror}") from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in COMMANDS.items():
             with formatter.section(title):
                 formatter.write_dl([(one.name or "", one.get_short_help_str()) for one in commands], col_max=12)
+
+
+def _drop_unwritten() -> None:
+    """Python would try to write it once more when it ends, and end with a remark and a code of its own."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(cls=_Root, context_settings={"help_option_names": ["-h", "--help"]})
