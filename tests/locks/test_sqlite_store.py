@@ -271,6 +271,18 @@ async def test_file_stays_the_same_when_the_program_changes_its_folder(
     await store.close()
 
 
+async def test_store_in_memory_may_have_a_name_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = open_store("sqlite:///:memory:mine", holder="test", prefix="t:", runtime=SYSTEM)
+    await store.open()
+    await store.acquire("t:k", A, ttl_ms=60_000)
+
+    assert list(tmp_path.iterdir()) == []
+    await store.close()
+
+
 async def test_process_that_has_no_descriptor_left_for_a_wake_up_is_served_on(tmp_path: Path) -> None:
     """It is a hint: whoever waits looks again by itself. Who comes next must not wait for ever."""
     store = made(tmp_path / "locks.db")

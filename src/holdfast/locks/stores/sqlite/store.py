@@ -35,8 +35,10 @@ def path_of(url: str, runtime: Runtime) -> str:
     path = unquote(urlsplit(url).path).removeprefix("/")
     if not path:
         raise ValueError(f"{shown(url)} names no file; write sqlite:///locks.db")
+    if path.startswith(MEMORY):
+        return f"{MEMORY}{runtime.token()}" if path == MEMORY else path
     # As the folder is now: a program may change it, and what is opened later (the keeper's own connection) is the same file.
-    return f"{MEMORY}{runtime.token()}" if path == MEMORY else str(Path(path).absolute())
+    return str(Path(path).absolute())
 
 
 class _Shared:
