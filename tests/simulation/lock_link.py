@@ -20,9 +20,7 @@ from simulation.world import Process, World
 
 def let_go_of(store: Any) -> None:
     """Close a store's database in memory, whoever still uses it: the dead never say goodbye."""
-    writer = store._shared.writer
-    writer.closing = True
-    writer._let_go()
+    store._shared.writer.let_go()
 
 
 class Witness:
