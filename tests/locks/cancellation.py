@@ -346,6 +346,25 @@ async def a_hold_that_is_entered_again_is_cancelled_again(desk: Desk) -> None:
 
 
 @story
+async def a_late_word_of_an_earlier_loss_leaves_the_next_block_alone(desk: Desk) -> None:
+    hold = desk.hold()
+    told: list[Callable[[], None]] = []
+
+    async def lost() -> None:
+        async with hold as lease:
+            assert lease.on_loss is not None
+            told.append(lease.on_loss)
+            lease.on_loss = None  # whoever found out was held up in the middle of saying so
+            lose(lease)
+
+    await expect(LeaseLost, lost())
+    async with hold:
+        told[0]()
+        await asyncio.sleep(1)
+    await nothing_left_over()
+
+
+@story
 async def a_hold_is_for_one_block_at_a_time(desk: Desk) -> None:
     """Who shares one would release, and be cancelled with, the lease of whoever entered last."""
     hold = desk.hold()

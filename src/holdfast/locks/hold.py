@@ -107,6 +107,7 @@ class Hold:
                 task.get_loop().call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
-        if self._task is not None and not self._cancelled:
+        # The lease of this very block: a word that comes late may be of one before it.
+        if self._task is not None and not self._cancelled and self._lease.lost is not None:
             self._cancelled = True
             self._task.cancel()
