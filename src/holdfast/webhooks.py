@@ -207,8 +207,8 @@ class Courier(Listener):
             return
         headers = signed_headers(post, webhook.secrets_at(began), now=began)
         reply = await self._send(webhook.url, headers, post.content.encode())
-        self._note_pace((post.tenant, post.webhook), self._store.now() - began)
         tried = Try(at=began, status=reply.status, error=reply.error, took_s=self._store.now() - began)
+        self._note_pace((post.tenant, post.webhook), tried.took_s)
         verdict = judge(post, tried)
         after = end_try(post, tried, chance=self._runtime.jitter(1.0), wait_s=reply.wait_s)
         if verdict is Verdict.DISABLE:
