@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
 from holdfast.core.job import Job, JobId, Tenant
-from holdfast.core.placement import WorkerView, place
+from holdfast.core.placement import Demand, WorkerView, demand_of, place
 from holdfast.core.share import Quotas, Shares, Turns, limit_of
 from holdfast.core.states import TERMINAL, State
 from holdfast.core.topic import Topics
@@ -29,6 +29,26 @@ POLL_S = 0.25
 OF_SESSIONS_MAX = 10_000
 STORE_RETRY_S = 1.0
 """After a write that the store did not answer."""
+DEMANDS_MAX = 50
+"""Demands for labels that are looked past; beyond them, whole topics. Every job that waits is asked for each."""
+
+
+class PassedOver:
+    """Jobs that nobody can take now, by what others have in common with them."""
+
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+        self.demands: set[Demand] = set()
+
+    def __len__(self) -> int:
+        return len(self.topics) + len(self.demands)
+
+    def add(self, job: Job) -> None:
+        demand = demand_of(job)
+        if demand.labels and (demand in self.demands or len(self.demands) < DEMANDS_MAX):
+            self.demands.add(demand)
+        else:
+            self.topics.add(job.topic)
 
 
 class Scheduler(Listener):
@@ -82,13 +102,14 @@ class Scheduler(Listener):
         """Dispatch what fits now, batch after batch, until nothing more fits or nothing is left.
 
         Jobs that no worker can take now, that are frozen, or whose tenant, topic or rule has all it may have,
-        are looked past, so that they do not starve those behind; with the whole topic, where they fill a list.
+        are looked past, so that they do not starve those behind: with all others that want the labels they want,
+        or, where they want none, with the whole topic.
         """
         if self._bus_returned:
             self._bus_returned = False
             if await self._dispatcher.hasten():
                 self._hear_return()  # the others after what can be dispatched now
-        passed_over: set[str] = set()
+        passed_over = PassedOver()
         shares = await self._count() if self._limits_work and self._has_room() else None
         while self._runtime.now() >= self._not_before:
             if not self._has_room() or (await self._freezes.current()).everything:
@@ -102,7 +123,8 @@ class Scheduler(Listener):
             known = _size(passed_over, shares)
             candidates = {view.id: view for view in self._registry.candidates()}
             placed, left = self._place(self._turns.arrange(waiting), candidates, shares)
-            passed_over |= {job.topic for job in left}
+            for job in left:
+                passed_over.add(job)
             self._heard -= heard
             self._left_waiting = len(placed) < len(waiting) or len(jobs) == BATCH or _size(passed_over, shares) > 0
             outcomes = await self._dispatch(placed) if placed else []
@@ -117,17 +139,18 @@ class Scheduler(Listener):
         return any(view.room > 0 and not view.draining for view in self._registry.candidates())
 
     async def _list(
-        self, passed_over: set[str], shares: Shares | None, *, limit: int = BATCH, without: Collection[Tenant] = ()
+        self, passed_over: PassedOver, shares: Shares | None, *, limit: int = BATCH, without: Collection[Tenant] = ()
     ) -> list[Job]:
         frozen = self._freezes.known
         return await self._store.list_dispatchable(
             limit=limit,
-            except_topics=frozen.topics.union(passed_over, () if shares is None else shares.full_topics),
+            except_topics=frozen.topics.union(passed_over.topics, () if shares is None else shares.full_topics),
             except_tenants=frozen.tenants.union(without, () if shares is None else shares.full_tenants),
             except_keys=() if shares is None else shares.full_keys,
+            except_demands=passed_over.demands,
         )
 
-    async def _list_others(self, jobs: Sequence[Job], passed_over: set[str], shares: Shares | None) -> list[Job]:
+    async def _list_others(self, jobs: Sequence[Job], passed_over: PassedOver, shares: Shares | None) -> list[Job]:
         """Jobs of tenants that a full list has no place for, because those in it have higher priorities; and
         of those that have no place in this one, and so on. Mostly it is one look that finds nobody."""
         others: list[Job] = []
@@ -235,7 +258,7 @@ class Scheduler(Listener):
         self._of_sessions -= ended
 
 
-def _size(passed_over: set[str], shares: Shares | None) -> int:
+def _size(passed_over: PassedOver, shares: Shares | None) -> int:
     """How much is looked past: if nothing was sent and it has not grown, the next list would be the same."""
     full = 0 if shares is None else len(shares.full_tenants) + len(shares.full_topics) + len(shares.full_keys)
     return len(passed_over) + full

@@ -19,6 +19,7 @@ from holdfast.core.topic import Topic, Topics
 from holdfast.errors import TooMany
 from holdfast.flow.submit import Order
 from holdfast.ports import JobEvent, JobFilter
+from holdfast.scheduler import BATCH, DEMANDS_MAX
 
 A, B = Tenant("a"), Tenant("b")
 
@@ -33,8 +34,8 @@ class Throttling:
         return Decision(Event.ALLOW, version=1, rule="slow", throttle=throttle)
 
 
-def order_of(tenant: Tenant, topic: str = "t", *, priority: int = 0) -> Order:
-    return Order(tenant=tenant, topic=topic, payload=b"{}", labels={}, priority=priority)
+def order_of(tenant: Tenant, topic: str = "t", *, priority: int = 0, labels: dict[str, str] | None = None) -> Order:
+    return Order(tenant=tenant, topic=topic, payload=b"{}", labels=labels or {}, priority=priority)
 
 
 async def submit_many(stage: Stage, tenant: Tenant, count: int, topic: str = "t", *, priority: int = 0) -> list[Job]:
@@ -100,6 +101,37 @@ async def test_limit_of_a_rule_holds_and_those_behind_it_are_served(runtime: Vir
         await stage.seen.look()
 
     assert most_at_once(stage.seen.events, ids(slow)) == 2
+
+
+@pytest.mark.parametrize("kinds", [1, DEMANDS_MAX])
+@on_virtual_time
+async def test_jobs_of_a_topic_are_served_behind_many_that_want_labels_nobody_has(
+    runtime: VirtualRuntime, kinds: int
+) -> None:
+    async with staged(runtime) as stage:
+        wanting = await stage.submit_all(
+            [order_of(A, labels={"require.gpu": f"g{n % kinds}", "number": str(n)}) for n in range(BATCH + 50)]
+        )
+        await asyncio.sleep(1)
+        plain = await submit_many(stage, A, 10)
+        async with stage.loops(), stage.working(slots=10):
+            await stage.wait_ended(*plain, within_s=20)
+
+        assert {(await stage.job(job.id)).state for job in wanting[::50]} == {State.SCHEDULED}
+
+
+@undelivered
+@on_virtual_time
+async def test_more_demands_than_can_be_told_apart_are_looked_past_with_their_topic(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        await stage.submit_all([order_of(A, labels={"require.host": f"h{n}"}) for n in range(BATCH + 50)])
+        await asyncio.sleep(1)
+        [plain, *_] = await submit_many(stage, A, 10)
+        stage.hello("w1", slots=10)
+        await stage.scheduler.tick()
+
+        assert stage.store.calls["list_dispatchable"] <= 4
+        assert (await stage.job(plain.id)).state is State.SCHEDULED
 
 
 @on_virtual_time

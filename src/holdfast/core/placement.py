@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -48,6 +49,18 @@ def condition(worker: WorkerView, *, alive_since: float) -> str:
 
 REQUIRE = "require."
 """Job labels that start with this must stand on the worker without it: `require.gpu=a100` wants `gpu=a100`."""
+
+
+class Demand(NamedTuple):
+    """The jobs of a topic that want at least these labels of their worker."""
+
+    topic: str
+    labels: tuple[tuple[str, str], ...]
+    """As they stand on the job, in order."""
+
+
+def demand_of(job: Job) -> Demand:
+    return Demand(job.topic, tuple(sorted(label for label in job.labels.items() if label[0].startswith(REQUIRE))))
 
 
 def place(job: Job, pool: str, workers: Iterable[WorkerView], *, alive_since: float) -> WorkerView | None:

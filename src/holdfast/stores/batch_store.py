@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from holdfast.core.effect import Effect, EffectPlace, Ruling
 from holdfast.core.job import Job, JobId, Tenant
+from holdfast.core.placement import Demand
 from holdfast.core.record import Kind, Record
 from holdfast.core.retention import Limits
 from holdfast.core.states import EffectState, State
@@ -86,8 +87,9 @@ class BatchStore:
         except_topics: Collection[str] = (),
         except_tenants: Collection[Tenant] = (),
         except_keys: Collection[str] = (),
+        except_demands: Collection[Demand] = (),
     ) -> list[Job]:
-        left_out = without(except_topics, except_tenants, except_keys)
+        left_out = without(except_topics, except_tenants, except_keys, except_demands)
         return await self._place.reads.list_dispatchable(self.now(), limit, left_out)
 
     async def list_in_hand(self, *workers: str, bare: bool = False) -> list[Job]:

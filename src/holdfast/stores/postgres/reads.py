@@ -20,7 +20,7 @@ from holdfast.stores.postgres.rows import (
     arrays_of,
     rows_of,
 )
-from holdfast.stores.rows import effect_of, event_of, job_of
+from holdfast.stores.rows import effect_of, event_of, job_of, json_text
 
 # What is due ($1), in these states ($2), behind a place ($3, $4), so many ($5). States are looked for by the index of
 # their own: most that is due are jobs that wait for a worker, and there may be very many. What is not due yet is cut
@@ -36,6 +36,14 @@ _DUE_AMONG = """
     SELECT id, look_at FROM ({}) due WHERE look_at <= $1 ORDER BY look_at, id LIMIT $5
 """
 _READY = "state = 'SCHEDULED' AND NOT behind AND (-priority)"
+# What is left out: topics, keys of limits, and demands ($9: topics, $10: the labels of each, as JSON). An aggregate: what
+# EXISTS asks may be answered by a join, which reads all that is ready before the first.
+_LET_IN = """
+    j.topic <> ALL ($6::text[]) AND j.limit_key <> ALL ($8::text[]) AND (cardinality($9::text[]) = 0 OR (
+        SELECT bool_and(demand.topic <> j.topic OR NOT j.labels::jsonb @> demand.labels::jsonb)
+        FROM unnest($9::text[], $10::text[]) AS demand(topic, labels)
+    ))
+"""
 # The next urgency after $1, and of its jobs: one of each tenant, then another of each, and so on; each round oldest
 # first. The first round goes on with the tenants where it ended the last time ($2: urgencies, $3: tenants), for there
 # may be more of them than fit. Tenants are walked through by jumps through the index, no further than needed.
@@ -64,7 +72,7 @@ _DISPATCHABLE = f"""
             SELECT t.tenant FROM (SELECT tenant FROM ahead UNION ALL SELECT tenant FROM wrapped) t
             CROSS JOIN LATERAL (
                 SELECT FROM holdfast_jobs j WHERE {_READY} = (SELECT urgency FROM here) AND j.tenant = t.tenant
-                AND j.not_before <= $4 AND j.topic <> ALL ($6::text[]) AND j.limit_key <> ALL ($8::text[]) LIMIT 1
+                AND j.not_before <= $4 AND {_LET_IN} LIMIT 1
             ) any_of_it
             WHERE t.tenant <> ALL ($7::text[]) LIMIT $5
         ) t
@@ -74,7 +82,7 @@ _DISPATCHABLE = f"""
             SELECT q.id, q.not_before, row_number() OVER (ORDER BY q.not_before, q.id) AS round FROM (
                 SELECT j.id, j.not_before FROM holdfast_jobs j
                 WHERE {_READY} = (SELECT urgency FROM here) AND j.tenant = served.tenant
-                AND j.not_before <= $4 AND j.topic <> ALL ($6::text[]) AND j.limit_key <> ALL ($8::text[])
+                AND j.not_before <= $4 AND {_LET_IN}
                 ORDER BY j.not_before, j.id LIMIT $5 - (SELECT count(*) FROM served) + 1
             ) q
         ) first
@@ -135,6 +143,8 @@ class Reads:
             without.topics,
             sorted(without.tenants),
             without.keys,
+            [demand.topic for demand in without.demands],
+            [json_text(dict(demand.labels)) for demand in without.demands],
         )
         if not rows:
             return None, []

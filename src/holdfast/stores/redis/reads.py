@@ -13,7 +13,7 @@ from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Overdue, S
 from holdfast.stores.batch import AT_WORK
 from holdfast.stores.dispatchable import Without
 from holdfast.stores.redis.commands import Word
-from holdfast.stores.redis.keys import Keys, inbox_member, sortable
+from holdfast.stores.redis.keys import Keys, demanded, inbox_member, sortable
 from holdfast.stores.redis.link import EVENTS, JOBS, READY, Asking
 from holdfast.stores.redis.rows import bare_job, effect_from, event_from, full_job, letter_from
 
@@ -86,8 +86,11 @@ class RedisReads:
             arguments: list[Word] = [after, sortable(now), room - len(chosen), PASSES_MAX, len(self._turns)]
             for turn in self._turns.items():
                 arguments += turn
-            for names in without:
+            for names in (without.topics, without.tenants, without.keys):
                 arguments += (len(names), *names)
+            arguments.append(len(without.demands))
+            for demand in without.demands:
+                arguments += (demand.topic, len(demand.labels), *demanded(demand))
             answer = await self._asking.run(READY, (self._keys.ready,), (*arguments, *stopped))
             if not answer:
                 return None, chosen

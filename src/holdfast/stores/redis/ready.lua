@@ -4,7 +4,8 @@
 -- KEYS    ready
 -- ARGV    the urgency before (one byte; empty: from the first on), now (eight bytes), limit, how many may be passed over;
 --         the number of turns, for each its urgency and tenant; the number of topics to be left out, and those; likewise of
---         tenants, and of limits; then where the walk was broken off, as it was told
+--         tenants, and of limits; the number of demands, for each its topic, the number of labels, and those; then where the
+--         walk was broken off, as it was told
 -- Answer  nothing; or: the urgency, the tenant to go on with ('' if all had their turn), where the walk was broken off (nothing
 --         if it was not), and the rounds, each a list of members
 --
@@ -35,8 +36,44 @@ local function set_of()
   at = at + 1 + tonumber(ARGV[at])
   return found
 end
+-- By topic: the labels of each, as they stand in a member.
+local function demands_of()
+  local found, many = {}, tonumber(ARGV[at])
+  at = at + 1
+  for _ = 1, many do
+    local topic, labels = ARGV[at], {}
+    for i = 1, tonumber(ARGV[at + 1]) do
+      labels[i] = '\0' .. ARGV[at + 1 + i] .. '\0'
+    end
+    found[topic] = found[topic] or {}
+    table.insert(found[topic], labels)
+    at = at + 2 + #labels
+  end
+  return found
+end
 local before, now, limit, passes = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local turns, topics, tenants, limits = pairs_of(), set_of(), set_of(), set_of()
+local turns, topics, tenants, limits, demands = pairs_of(), set_of(), set_of(), set_of(), demands_of()
+
+local function has_all(labels, wanted)
+  for _, label in ipairs(wanted) do
+    if not string.find(labels, label, 1, true) then
+      return false
+    end
+  end
+  return true
+end
+
+local function is_left_out(topic, key, labels)
+  if topics[topic] or limits[key] then
+    return true
+  end
+  for _, wanted in ipairs(demands[topic] or {}) do
+    if has_all(labels, wanted) then
+      return true
+    end
+  end
+  return false
+end
 
 -- The first member from `low` on that is below `high`; `low` and `high` as ZRANGE wants them.
 local function first(low, high)
@@ -84,8 +121,9 @@ local function queue_of(tenant, from)
       queue.from = '(' .. chunk[i]
       local id_end = string.find(chunk[i], '\0', #start + 9, true)
       local topic_end = string.find(chunk[i], '\0', id_end + 1, true)
-      local topic, key = string.sub(chunk[i], id_end + 1, topic_end - 1), string.sub(chunk[i], topic_end + 1)
-      if not topics[topic] and not limits[key] then
+      local key_end = string.find(chunk[i], '\0', topic_end + 1, true) or #chunk[i] + 1
+      local topic, key = string.sub(chunk[i], id_end + 1, topic_end - 1), string.sub(chunk[i], topic_end + 1, key_end - 1)
+      if not is_left_out(topic, key, string.sub(chunk[i], key_end)) then
         return chunk[i]
       end
       passes = passes - 1

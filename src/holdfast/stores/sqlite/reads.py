@@ -26,6 +26,7 @@ _UNLUCKY = ("INDEXED BY holdfast_jobs_unlucky", "state IN ('FAILED', 'CANCELLED'
 
 _KEY = "decision ->> '$.concurrency.key'"
 """Of the limit that the job's decision names; NULL if none."""
+_HAS_LABEL = "EXISTS (SELECT 1 FROM json_each(labels) AS label WHERE label.key = ? AND label.value = ?)"
 
 _WAYS_BY_STATE = {
     # The index to go by, and the condition it was made under, word for word: else it is not taken, and
@@ -95,7 +96,7 @@ class Reads:
             where.append("topic = ?")
             values.append(wanted.topic)
         for name, value in wanted.labels.items():
-            where.append("EXISTS (SELECT 1 FROM json_each(labels) AS label WHERE label.key = ? AND label.value = ?)")
+            where.append(_HAS_LABEL)
             values += [name, value]
         if before is not None:
             where.append("id < ?")
@@ -138,13 +139,17 @@ class Reads:
             passing += f"AND topic NOT IN ({', '.join('?' * len(without.topics))}) "
         if without.keys:
             passing += f"AND coalesce({_KEY}, '') NOT IN ({', '.join('?' * len(without.keys))}) "
+        demands: list[str] = []
+        for topic, labels in without.demands:
+            passing += f"AND NOT (topic = ?{f' AND {_HAS_LABEL}' * len(labels)}) "
+            demands += (topic, *itertools.chain.from_iterable(labels))
         for tenant in tenants:
             if tenant in without.tenants:
                 continue
             rows = self.execute(
                 f"{SELECT_JOB} FROM holdfast_jobs WHERE state = 'SCHEDULED' AND behind = 0 "
                 f"AND priority = ? AND tenant = ? AND not_before <= ? {passing}ORDER BY not_before, id",
-                (priority, tenant, now, *without.topics, *without.keys),
+                (priority, tenant, now, *without.topics, *without.keys, *demands),
             )
             first = next(rows, None)
             if first is not None:

@@ -16,6 +16,7 @@ import apsw
 
 from holdfast.core.effect import Effect, EffectPlace, Ruling
 from holdfast.core.job import Job, JobId, Tenant
+from holdfast.core.placement import Demand
 from holdfast.core.record import Kind, Record
 from holdfast.core.retention import Limits
 from holdfast.core.states import EffectState, State
@@ -131,8 +132,9 @@ class SqliteStore:
         except_topics: Collection[str] = (),
         except_tenants: Collection[Tenant] = (),
         except_keys: Collection[str] = (),
+        except_demands: Collection[Demand] = (),
     ) -> list[Job]:
-        left_out = without(except_topics, except_tenants, except_keys)
+        left_out = without(except_topics, except_tenants, except_keys, except_demands)
         return await self._read(lambda reads: reads.list_dispatchable(self.now(), limit, self._turns, left_out))
 
     async def list_in_hand(self, *workers: str, bare: bool = False) -> list[Job]:
