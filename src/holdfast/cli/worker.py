@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from holdfast.api import Workers
     from holdfast.worker.supervisor import Supervisor
 
+
+AS_PROCESS_1 = (
+    "warning: this worker is process 1 of its container, and buries nobody: what its handlers leave behind stays there as zombies. "
+    "Start it by way of tini, or with `docker run --init`"
+)
 
 _LOAD: Column = ("load", lambda row: f"{row['in_hand']}/{row['slots']}")
 _TOPICS: Column = ("topics", lambda row: printable(" ".join(row["topics"])))
@@ -68,6 +74,8 @@ def run(
     from holdfast.worker.link import Refused  # noqa: PLC0415
 
     log_to_stderr(verbose=verbose, log_format=log_format)
+    if os.getpid() == 1:
+        click.echo(AS_PROCESS_1, err=True)
     if url is None and profile is not None:
         url = choose_profile(profile)[1].get("url")
     if url is not None:
