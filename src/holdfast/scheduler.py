@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
 from holdfast.core.job import Job, JobId, Tenant
-from holdfast.core.placement import Demand, WorkerView, demand_of, place
+from holdfast.core.placement import Demand, WorkerView, condition, demand_of, place, waits_for_room
 from holdfast.core.share import Quotas, Shares, Turns, limit_of
 from holdfast.core.states import TERMINAL, State
 from holdfast.core.topic import Topics
@@ -39,6 +39,8 @@ class PassedOver:
     def __init__(self) -> None:
         self.topics: set[str] = set()
         self.demands: set[Demand] = set()
+        self.hides_others = False
+        """Some of a topic that is looked past may want something else."""
 
     def __len__(self) -> int:
         return len(self.topics) + len(self.demands)
@@ -49,6 +51,7 @@ class PassedOver:
             self.demands.add(demand)
         else:
             self.topics.add(job.topic)
+            self.hides_others |= bool(demand.labels)
 
 
 class Scheduler(Listener):
@@ -91,7 +94,9 @@ class Scheduler(Listener):
         self._not_before = 0.0
         self._bus_returned = False
         self._left_waiting = True
-        """Nobody was found for somebody, or nobody has looked yet: no job is given past them."""
+        """Somebody waits for room, or nobody has looked yet: no job is given past them."""
+        self._unserved_by: set[str] | None = None
+        """There are jobs for none of these workers, whatever room they have. Who comes beside them is theirs first."""
         self._heard = 0
         """Jobs that came to wait since the last look: the room they may need is given to nobody."""
         self._of_sessions: set[str] = set()
@@ -109,7 +114,7 @@ class Scheduler(Listener):
             self._bus_returned = False
             if await self._dispatcher.hasten():
                 self._hear_return()  # the others after what can be dispatched now
-        passed_over = PassedOver()
+        passed_over, is_contended = PassedOver(), False
         shares = await self._count() if self._limits_work and self._has_room() else None
         while self._runtime.now() >= self._not_before:
             if not self._has_room() or (await self._freezes.current()).everything:
@@ -125,8 +130,11 @@ class Scheduler(Listener):
             placed, left = self._place(self._turns.arrange(waiting), candidates, shares)
             for job in left:
                 passed_over.add(job)
+                is_contended = is_contended or passed_over.hides_others or self._waits_for_room(job, candidates)
             self._heard -= heard
-            self._left_waiting = len(placed) < len(waiting) or len(jobs) == BATCH or _size(passed_over, shares) > 0
+            self._unserved_by = self._ready_among(candidates) if passed_over else None
+            is_all = len(jobs) < BATCH and len(placed) + len(left) == len(waiting) and not _full(shares)
+            self._left_waiting = is_contended or not is_all
             outcomes = await self._dispatch(placed) if placed else []
             self._left_waiting |= any(outcome is not Dispatched.SENT for outcome in outcomes)
             if len(jobs) < BATCH or (Dispatched.SENT not in outcomes and _size(passed_over, shares) == known):
@@ -190,6 +198,17 @@ class Scheduler(Listener):
                     shares.take(job)
         return placed, left
 
+    def _waits_for_room(self, job: Job, candidates: Mapping[str, WorkerView]) -> bool:
+        """Whether somebody who is there could take it, if he had room, or if it were not frozen."""
+        alive_since = self._store.now() - SILENT_S
+        return self._freezes.of(job) is not None or waits_for_room(
+            job, job.pool, candidates.values(), alive_since=alive_since
+        )
+
+    def _ready_among(self, candidates: Mapping[str, WorkerView]) -> set[str]:
+        alive_since = self._store.now() - SILENT_S
+        return {view.id for view in candidates.values() if condition(view, alive_since=alive_since) == "ready"}
+
     async def _dispatch(self, placed: Sequence[Placed]) -> list[Dispatched]:
         # Counted before it is sent: the next look at the registry must not give the same room away.
         for job, worker in placed:
@@ -221,6 +240,8 @@ class Scheduler(Listener):
         now = self._store.now()
         free = [job for job in islice(jobs, BATCH) if self._may_give(job, now)]
         candidates = {view.id: with_more(view, self._heard) for view in self._registry.candidates()}
+        if self._unserved_by is not None and not self._ready_among(candidates) <= self._unserved_by:
+            return {}
         placed, _ = self._place(sorted(free, key=lambda job: -job.priority), candidates, None)
         given: dict[JobId, Sending] = {}
         for job, worker in placed:
@@ -260,5 +281,8 @@ class Scheduler(Listener):
 
 def _size(passed_over: PassedOver, shares: Shares | None) -> int:
     """How much is looked past: if nothing was sent and it has not grown, the next list would be the same."""
-    full = 0 if shares is None else len(shares.full_tenants) + len(shares.full_topics) + len(shares.full_keys)
-    return len(passed_over) + full
+    return len(passed_over) + _full(shares)
+
+
+def _full(shares: Shares | None) -> int:
+    return 0 if shares is None else len(shares.full_tenants) + len(shares.full_topics) + len(shares.full_keys)

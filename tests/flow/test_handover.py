@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
@@ -19,6 +19,7 @@ from holdfast.flow.freeze import freeze
 from holdfast.flow.give import MANY
 from holdfast.flow.submit import Order, Submitter
 from holdfast.ports import Accepted, JobFilter
+from holdfast.registry import SILENT_S
 from holdfast.stores import StoreWithBus
 
 
@@ -205,6 +206,40 @@ async def test_room_that_those_in_the_queue_need_is_given_to_nobody(runtime: Vir
         given, waits = await stage.submit(), await stage.submit()
         assert (await stage.job(given.id)).state is State.DISPATCHED
         assert (await stage.job(waits.id)).state is State.SCHEDULED
+
+
+@pytest.mark.parametrize("wanted", [{"topic": "nobody.s"}, {"labels": {"require.gpu": "a100"}}])
+@on_virtual_time
+async def test_job_is_given_past_those_whom_nobody_serves(runtime: VirtualRuntime, wanted: dict[str, Any]) -> None:
+    async with staged(runtime) as stage:
+        stage.submitter = giving(stage)
+        stage.hello("w1", topics=["mail.*"])
+        orphan = await stage.submit(**wanted)
+        await stage.scheduler.tick()
+        with stage.claims.serving("w1") as claim, claim.open_for(1):
+            job = await stage.submit()
+            assert [handed.id for handed in await claim.take_handed()] == [job.id]
+        assert (await stage.job(orphan.id)).state is State.SCHEDULED
+
+
+@pytest.mark.parametrize("comes", ["a worker", "a silent one again"])
+@on_virtual_time
+async def test_whoever_comes_is_first_for_those_who_waited_for_him(runtime: VirtualRuntime, comes: str) -> None:
+    async with staged(runtime) as stage:
+        stage.submitter = giving(stage)
+        stage.hello("w1", topics=["mail.*"])
+        if comes == "a silent one again":
+            stage.hello("w2", slots=1, topics=["pdf.*"])
+            await asyncio.sleep(SILENT_S + 1)
+            stage.hello("w1", topics=["mail.*"])
+        older = await stage.submit("pdf.make")
+        await asyncio.sleep(1)
+        await stage.scheduler.tick()
+        stage.hello("w2", slots=1, topics=["pdf.*"])
+        newer = await stage.submit("pdf.make")
+        await stage.scheduler.tick()
+        states = [(await stage.job(job.id)).state for job in (older, newer)]
+        assert states == [State.DISPATCHED, State.SCHEDULED]
 
 
 @pytest.mark.parametrize("ahead", ["a job that waits", "a freeze", "nobody who looked"])

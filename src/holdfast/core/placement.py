@@ -47,6 +47,7 @@ def condition(worker: WorkerView, *, alive_since: float) -> str:
     return "stuck" if worker.stuck else "ready"
 
 
+FULL = "worker-full"
 REQUIRE = "require."
 """Job labels that start with this must stand on the worker without it: `require.gpu=a100` wants `gpu=a100`."""
 
@@ -69,6 +70,11 @@ def place(job: Job, pool: str, workers: Iterable[WorkerView], *, alive_since: fl
     return min(fitting, key=lambda w: (w.in_hand / w.slots, w.id), default=None)
 
 
+def waits_for_room(job: Job, pool: str, workers: Iterable[WorkerView], *, alive_since: float) -> bool:
+    """Whether one of them would take it, if he had room."""
+    return any(unfit(job, pool, worker, alive_since=alive_since) in (None, FULL) for worker in workers)
+
+
 def unfit(job: Job, pool: str, worker: WorkerView, *, alive_since: float) -> str | None:
     """Why the job cannot go to this worker, as a stable code; None if it can."""
     if worker.pool != pool:
@@ -82,5 +88,5 @@ def unfit(job: Job, pool: str, worker: WorkerView, *, alive_since: float) -> str
     if any(worker.labels.get(name) != value for name, value in wanted.items()):
         return "labels-missing"
     if worker.room <= 0:
-        return "worker-full"
+        return FULL
     return None
