@@ -7,7 +7,7 @@ from itertools import islice
 
 from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.placement import Demand, WorkerView, condition, demand_of, place, waits_for_room
-from holdfast.core.share import Quotas, Shares, Turns, limit_of
+from holdfast.core.share import Quotas, Shares, Turns, is_limited, limit_of
 from holdfast.core.states import TERMINAL, State
 from holdfast.core.topic import Topics
 from holdfast.flow.decide import Policy
@@ -94,6 +94,8 @@ class Scheduler(Listener):
         self._not_before = 0.0
         self._bus_returned = False
         self._left_waiting = True
+        """Somebody waits who may be helped by whatever ends, or nobody has looked yet."""
+        self._room_is_wanted = True
         """Somebody waits for room, or nobody has looked yet: no job is given past them."""
         self._unserved_by: set[str] | None = None
         """There are jobs for none of these workers, whatever room they have. Who comes beside them is theirs first."""
@@ -118,7 +120,7 @@ class Scheduler(Listener):
         shares = await self._count() if self._limits_work and self._has_room() else None
         while self._runtime.now() >= self._not_before:
             if not self._has_room() or (await self._freezes.current()).everything:
-                self._left_waiting = True
+                self._left_waiting = self._room_is_wanted = True
                 return
             heard = self._heard
             jobs = await self._list(passed_over, shares)
@@ -127,16 +129,18 @@ class Scheduler(Listener):
                 shares = await self._count()
             known = _size(passed_over, shares)
             candidates = {view.id: view for view in self._registry.candidates()}
-            placed, left = self._place(self._turns.arrange(waiting), candidates, shares)
+            placed, left, held = self._place(self._turns.arrange(waiting), candidates, shares)
             for job in left:
                 passed_over.add(job)
                 is_contended = is_contended or passed_over.hides_others or self._waits_for_room(job, candidates)
             self._heard -= heard
             self._unserved_by = self._ready_among(candidates) if passed_over else None
-            is_all = len(jobs) < BATCH and len(placed) + len(left) == len(waiting) and not _full(shares)
-            self._left_waiting = is_contended or not is_all
+            is_all = len(jobs) < BATCH and len(placed) + len(left) + held == len(waiting)
+            self._room_is_wanted = is_contended or not is_all
+            self._left_waiting = self._room_is_wanted or bool(held or _full(shares))
             outcomes = await self._dispatch(placed) if placed else []
-            self._left_waiting |= any(outcome is not Dispatched.SENT for outcome in outcomes)
+            if any(outcome is not Dispatched.SENT for outcome in outcomes):
+                self._left_waiting = self._room_is_wanted = True
             if len(jobs) < BATCH or (Dispatched.SENT not in outcomes and _size(passed_over, shares) == known):
                 return
 
@@ -175,16 +179,19 @@ class Scheduler(Listener):
 
     def _place(
         self, jobs: Iterable[Job], candidates: dict[str, WorkerView], shares: Shares | None
-    ) -> tuple[list[Placed], list[Job]]:
-        """Each job with its worker, until there is no room; and the jobs for which there is none now."""
+    ) -> tuple[list[Placed], list[Job], int]:
+        """Each job with its worker, until there is no room; the jobs for which there is none now; and how many are held back
+        by a limit."""
         alive_since = self._store.now() - SILENT_S
         placed: list[Placed] = []
         left: list[Job] = []
+        held = 0
         room = sum(max(0, view.room) for view in candidates.values() if not view.draining)
         for job in jobs:
             if not room:
                 break
             if shares is not None and not shares.has_room_for(job):
+                held += 1
                 continue
             is_frozen = self._freezes.of(job) is not None
             chosen = None if is_frozen else place(job, job.pool, candidates.values(), alive_since=alive_since)
@@ -196,7 +203,7 @@ class Scheduler(Listener):
                 room -= 1
                 if shares is not None:
                     shares.take(job)
-        return placed, left
+        return placed, left, held
 
     def _waits_for_room(self, job: Job, candidates: Mapping[str, WorkerView]) -> bool:
         """Whether somebody who is there could take it, if he had room, or if it were not frozen."""
@@ -233,16 +240,16 @@ class Scheduler(Listener):
         return outcomes
 
     def give(self, jobs: Sequence[Job]) -> dict[JobId, Sending]:
-        """A `Giver`'s word: past the queue if there is room for all who stand in it, and only where no limit has to be
-        counted. The most urgent first."""
-        if self._left_waiting or self._limits_work:
+        """A `Giver`'s word: past the queue if there is room for all who stand in it, and only what no limit has to be
+        counted for. The most urgent first."""
+        if self._room_is_wanted:
             return {}
         now = self._store.now()
         free = [job for job in islice(jobs, BATCH) if self._may_give(job, now)]
         candidates = {view.id: with_more(view, self._heard) for view in self._registry.candidates()}
         if self._unserved_by is not None and not self._ready_among(candidates) <= self._unserved_by:
             return {}
-        placed, _ = self._place(sorted(free, key=lambda job: -job.priority), candidates, None)
+        placed, _, _ = self._place(sorted(free, key=lambda job: -job.priority), candidates, None)
         given: dict[JobId, Sending] = {}
         for job, worker in placed:
             sending = self._dispatcher.give(job, worker)
@@ -252,7 +259,8 @@ class Scheduler(Listener):
         return given
 
     def _may_give(self, job: Job, now: float) -> bool:
-        return not (limit_of(job) or job.session or job.not_before > now) and self._freezes.lets(job)
+        limited = is_limited(job, self._quotas, self._topics) if self._limits_work else limit_of(job)
+        return not (limited or job.session or job.not_before > now) and self._freezes.lets(job)
 
     def gave(self, sending: Sending, *, written: bool | None) -> None:
         self._dispatcher.gave(sending, written=written)

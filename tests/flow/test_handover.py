@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any, cast
 
 import pytest
@@ -11,8 +12,10 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 from flow.faulty_store import Fault
 from flow.plane_invariants import check_plane
 from flow.stage import ACME, Stage, staged
-from holdfast.core.job import JobId
+from holdfast.core.job import JobId, Tenant
+from holdfast.core.share import Quota, Quotas
 from holdfast.core.states import State
+from holdfast.core.topic import Topic, Topics
 from holdfast.errors import StoreUnavailable
 from holdfast.flow.dispatch import Dispatched, Placed
 from holdfast.flow.freeze import freeze
@@ -220,6 +223,28 @@ async def test_job_is_given_past_those_whom_nobody_serves(runtime: VirtualRuntim
             job = await stage.submit()
             assert [handed.id for handed in await claim.take_handed()] == [job.id]
         assert (await stage.job(orphan.id)).state is State.SCHEDULED
+
+
+LIMITED = Tenant("limited")
+
+
+@on_virtual_time
+async def test_job_that_no_limit_is_for_is_given_past_those_who_wait_for_theirs(runtime: VirtualRuntime) -> None:
+    topics, quotas = Topics((Topic(name="slow", running_max=1),)), Quotas({LIMITED: Quota(running_max=1)})
+    async with staged(runtime, topics=topics, quotas=quotas) as stage:
+        stage.submitter = giving(stage)
+        stage.hello("w1", slots=10)
+        for _ in range(2):
+            await stage.submit("slow")
+            await stage.submit(tenant=LIMITED)
+        await stage.scheduler.tick()
+        with stage.claims.serving("w1") as claim, claim.open_for(5):
+            free = await stage.submit()
+            await stage.submit("slow")
+            await stage.submit(tenant=LIMITED)
+            assert [handed.id for handed in await claim.take_handed()] == [free.id]
+        states = Counter(job.state for job in await stage.inner.list_jobs(LIMITED, JobFilter(), before=None, limit=9))
+        assert states == {State.DISPATCHED: 1, State.SCHEDULED: 2}
 
 
 @pytest.mark.parametrize("comes", ["a worker", "a silent one again"])

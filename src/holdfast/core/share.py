@@ -60,6 +60,11 @@ def limit_of(job: Job) -> tuple[str, int] | None:
     return None if limit is None else (limit["key"], limit["limit"])
 
 
+def is_limited(job: Job, quotas: Quotas, topics: Topics) -> bool:
+    """Whether anything limits how many like this one work at once."""
+    return bool(limit_of(job) or quotas.of(job.tenant).running_max or topics.get(job.topic).running_max)
+
+
 class Shares:
     """What is taken of each limit, in the course of one tick. `full_…` are those that are used up."""
 
