@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from holdfast import api
+from holdfast.core.family import fits
+from holdfast.core.job import Job
 from holdfast.core.placement import WorkerView, condition
 from holdfast.errors import NotFound
 from holdfast.ports import Snapshot
@@ -25,6 +26,8 @@ SILENT_S = 3 * HEARTBEAT_S
 FORGET_S = 3600.0
 STUCK_S = SILENT_S
 """A worker that speaks, and lets what was sent to it lie for this long, gets nothing more until it has taken it."""
+SERVING_MAX = 1000
+"""Topics for which it is kept who serves them."""
 GONE_S = 2 * SILENT_S
 """So long it is remembered that a worker has left: what a scheduler sent to it before it knew is called back."""
 
@@ -57,6 +60,8 @@ class Member:
     """Ids of the jobs that were dispatched to it and have not ended."""
     just_taken: set[str] = field(default_factory=set)
     """Those of them that may be on their way to the store: given to it since the store was last looked at."""
+    viewed: tuple[api.Hello, WorkerView] | None = None
+    """As a scheduler saw it last, by what it had said then."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -66,6 +71,8 @@ _decode = msgspec.json.Decoder(list[Word]).decode
 class Registry:
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
+        self._serving: dict[tuple[str, str], dict[str, Member]] = {}
+        """Who serves a topic in a pool, of those that were asked for since anything was last said of that."""
         self._worker_of: dict[str, str] = {}
         self._snapshot: Snapshot | None = None
         self.on_change: Callable[[], None] = _nobody
@@ -76,11 +83,13 @@ class Registry:
         known = self._members.get(hello.worker)
         if known is None or known.gone:
             self._members[hello.worker] = Member(hello=hello, last_seen=now, changed_at=now)
+            self._serving.clear()
             self.on_change()
         elif known.hello == hello and not known.draining:
             self.seen(hello.worker, now=now)
         else:
             known.hello, known.draining, known.changed_at = hello, False, now
+            self._serving.clear()
             self.seen(hello.worker, now=now)
             self.on_change()
         predecessors = [
@@ -118,6 +127,7 @@ class Registry:
         member = self._members.get(worker)
         if member is not None:
             member.gone, member.changed_at, member.heard_here = True, now, True
+            self._serving.clear()
             self._empty(worker, member)
             self.on_change()
 
@@ -170,6 +180,13 @@ class Registry:
     def candidates(self) -> list[WorkerView]:
         return [_view(worker, member) for worker, member in self._present()]
 
+    def candidates_for(self, jobs: Iterable[Job]) -> list[WorkerView]:
+        """Those who serve the topic of one of these jobs."""
+        found: dict[str, Member] = {}
+        for pool, topic in {(job.pool, job.topic) for job in jobs}:
+            found |= self._who_serves(pool, topic)
+        return [_view(worker, member) for worker, member in found.items()]
+
     def silent(self, *, now: float) -> list[str]:
         """Workers that are not believed alive: gone, not heard of for too long, or doubted."""
         return [worker for worker, member in self._members.items() if member.gone or not _is_alive(member, now)]
@@ -184,6 +201,7 @@ class Registry:
             if now - (member.changed_at if member.gone else member.last_seen) >= (GONE_S if member.gone else FORGET_S):
                 self._empty(worker, member)
                 del self._members[worker]
+                self._serving.clear()
 
     def views(self, *, now: float) -> list[api.WorkerInfo]:
         return [
@@ -217,6 +235,8 @@ class Registry:
         Raises `msgspec.DecodeError`.
         """
         news = [self._learn(word) for word in _decode(told)]
+        if any(news):
+            self._serving.clear()
         return any(news)
 
     def to_snapshot(self, *, fence: int, seq: int, now: float) -> Snapshot:
@@ -251,6 +271,18 @@ class Registry:
             known.last_seen, known.heard_here = word.last_seen, False
         return has_changed
 
+    def _who_serves(self, pool: str, topic: str) -> dict[str, Member]:
+        known = self._serving.get((pool, topic))
+        if known is None:
+            if len(self._serving) >= SERVING_MAX:
+                self._serving.clear()
+            known = self._serving[pool, topic] = {
+                worker: member
+                for worker, member in self._present()
+                if member.hello.pool == pool and fits(topic, *member.hello.topics)
+            }
+        return known
+
     def _present(self) -> list[tuple[str, Member]]:
         return [(worker, member) for worker, member in self._members.items() if not member.gone]
 
@@ -278,8 +310,13 @@ def _nobody() -> None: ...
 
 def _view(worker: str, member: Member) -> WorkerView:
     hello = member.hello
-    believed = member.last_seen > member.doubted_at
-    return WorkerView(
+    last_seen = member.last_seen if member.last_seen > member.doubted_at else float("-inf")
+    if member.viewed is not None:
+        known_by, known = member.viewed
+        changing = (known.in_hand, known.last_seen, known.draining, known.stuck)
+        if known_by is hello and changing == (len(member.in_hand), last_seen, member.draining, member.stuck):
+            return known  # most workers have nothing new to say between two jobs of anybody's
+    view = WorkerView(
         id=worker,
         pool=hello.pool,
         topics=tuple(hello.topics),
@@ -288,10 +325,8 @@ def _view(worker: str, member: Member) -> WorkerView:
         backlog=hello.backlog,
         in_hand=len(member.in_hand),
         draining=member.draining,
-        last_seen=member.last_seen if believed else float("-inf"),
+        last_seen=last_seen,
         stuck=member.stuck,
     )
-
-
-def with_more(view: WorkerView, jobs: int) -> WorkerView:
-    return replace(view, in_hand=view.in_hand + jobs)
+    member.viewed = hello, view
+    return view

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
 from holdfast.core.job import Job, JobId, Tenant
-from holdfast.core.placement import Demand, WorkerView, condition, demand_of, place, waits_for_room
+from holdfast.core.placement import Demand, Placing, WorkerView, demand_of
 from holdfast.core.share import Quotas, Shares, Turns, is_limited, limit_of
 from holdfast.core.states import TERMINAL, State
 from holdfast.core.topic import Topics
@@ -18,7 +18,7 @@ from holdfast.locks import Locks
 from holdfast.locks.runtime import Runtime
 from holdfast.loops import Listener
 from holdfast.ports import Bus, JobEvent, Store
-from holdfast.registry import SILENT_S, Registry, with_more
+from holdfast.registry import SILENT_S, Registry
 from holdfast.telemetry import Telemetry
 
 BATCH = 200
@@ -128,13 +128,14 @@ class Scheduler(Listener):
             if shares is None and any(limit_of(job) for job in waiting):
                 shares = await self._count()
             known = _size(passed_over, shares)
-            candidates = {view.id: view for view in self._registry.candidates()}
-            placed, left, held = self._place(self._turns.arrange(waiting), candidates, shares)
+            placing = self._placing(self._registry.candidates())
+            placed, left, held = self._place(self._turns.arrange(waiting), placing, shares)
             for job in left:
                 passed_over.add(job)
-                is_contended = is_contended or passed_over.hides_others or self._waits_for_room(job, candidates)
+                waits_here = self._freezes.of(job) is not None or placing.serves(job)
+                is_contended |= waits_here or passed_over.hides_others
             self._heard -= heard
-            self._unserved_by = self._ready_among(candidates) if passed_over else None
+            self._unserved_by = placing.ready() if passed_over else None
             is_all = len(jobs) < BATCH and len(placed) + len(left) + held == len(waiting)
             self._room_is_wanted = is_contended or not is_all
             self._left_waiting = self._room_is_wanted or bool(held or _full(shares))
@@ -177,44 +178,31 @@ class Scheduler(Listener):
             others += page
         return others
 
+    def _placing(self, views: Iterable[WorkerView]) -> Placing:
+        return Placing(views, alive_since=self._store.now() - SILENT_S)
+
     def _place(
-        self, jobs: Iterable[Job], candidates: dict[str, WorkerView], shares: Shares | None
+        self, jobs: Iterable[Job], placing: Placing, shares: Shares | None
     ) -> tuple[list[Placed], list[Job], int]:
         """Each job with its worker, until there is no room; the jobs for which there is none now; and how many are held back
         by a limit."""
-        alive_since = self._store.now() - SILENT_S
         placed: list[Placed] = []
         left: list[Job] = []
         held = 0
-        room = sum(max(0, view.room) for view in candidates.values() if not view.draining)
         for job in jobs:
-            if not room:
+            if not placing.room:
                 break
             if shares is not None and not shares.has_room_for(job):
                 held += 1
                 continue
-            is_frozen = self._freezes.of(job) is not None
-            chosen = None if is_frozen else place(job, job.pool, candidates.values(), alive_since=alive_since)
-            if chosen is None:
+            worker = None if self._freezes.of(job) is not None else placing.place(job)
+            if worker is None:
                 left.append(job)
             else:
-                candidates[chosen.id] = with_more(chosen, 1)
-                placed.append(Placed(job, chosen.id))
-                room -= 1
+                placed.append(Placed(job, worker))
                 if shares is not None:
                     shares.take(job)
         return placed, left, held
-
-    def _waits_for_room(self, job: Job, candidates: Mapping[str, WorkerView]) -> bool:
-        """Whether somebody who is there could take it, if he had room, or if it were not frozen."""
-        alive_since = self._store.now() - SILENT_S
-        return self._freezes.of(job) is not None or waits_for_room(
-            job, job.pool, candidates.values(), alive_since=alive_since
-        )
-
-    def _ready_among(self, candidates: Mapping[str, WorkerView]) -> set[str]:
-        alive_since = self._store.now() - SILENT_S
-        return {view.id for view in candidates.values() if condition(view, alive_since=alive_since) == "ready"}
 
     async def _dispatch(self, placed: Sequence[Placed]) -> list[Dispatched]:
         # Counted before it is sent: the next look at the registry must not give the same room away.
@@ -246,10 +234,12 @@ class Scheduler(Listener):
             return {}
         now = self._store.now()
         free = [job for job in islice(jobs, BATCH) if self._may_give(job, now)]
-        candidates = {view.id: with_more(view, self._heard) for view in self._registry.candidates()}
-        if self._unserved_by is not None and not self._ready_among(candidates) <= self._unserved_by:
+        if not free:
             return {}
-        placed, _, _ = self._place(sorted(free, key=lambda job: -job.priority), candidates, None)
+        placing = self._placing(view.with_more(self._heard) for view in self._registry.candidates_for(free))
+        if self._unserved_by is not None and not placing.ready() <= self._unserved_by:
+            return {}
+        placed, _, _ = self._place(sorted(free, key=lambda job: -job.priority), placing, None)
         given: dict[JobId, Sending] = {}
         for job, worker in placed:
             sending = self._dispatcher.give(job, worker)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from plane.jobs import a_job
 
-from holdfast.core.placement import WorkerView, place, unfit
+from holdfast.core.job import Job
+from holdfast.core.placement import Placing, WorkerView, unfit
 from holdfast.core.topic import Topic, Topics
 
 WORKER = WorkerView(
@@ -38,18 +41,68 @@ def test_worker_fits_or_says_why_not(worker: dict[str, Any], job: dict[str, Any]
     assert unfit(a_job(**job), "default", replace(WORKER, **worker), alive_since=90.0) == why
 
 
+def placing(*workers: WorkerView) -> Placing:
+    return Placing(workers, alive_since=90.0)
+
+
 def test_least_loaded_worker_is_chosen_by_share_of_its_slots() -> None:
     small = replace(WORKER, id="small", slots=2, in_hand=1)
     large = replace(WORKER, id="large", slots=10, in_hand=3)
 
-    assert place(a_job(), "default", [small, large], alive_since=90.0) is large
+    assert placing(small, large).place(a_job()) == "large"
 
 
 def test_equal_load_is_decided_by_name_and_nobody_fitting_is_none() -> None:
     other = replace(WORKER, id="w0")
 
-    assert place(a_job(), "default", [WORKER, other], alive_since=90.0) is other
-    assert place(a_job(), "gpu", [WORKER, other], alive_since=90.0) is None
+    assert placing(WORKER, other).place(a_job()) == "w0"
+    assert placing(WORKER, other).place(a_job(pool="gpu")) is None
+
+
+def test_who_is_full_serves_a_job_and_who_does_not_fit_does_not() -> None:
+    full = replace(WORKER, in_hand=6)
+
+    assert [placing(each).serves(a_job()) for each in (WORKER, full, replace(WORKER, pool="gpu"))] == [
+        True,
+        True,
+        False,
+    ]
+    assert placing(full).place(a_job()) is None
+
+
+def test_many_are_placed_as_one_after_the_other_would_be() -> None:
+    """Each with the least loaded of all who fit, asked anew for every job."""
+    chance = random.Random(7)
+    for _ in range(200):
+        workers = [
+            replace(
+                WORKER,
+                id=f"w{n}",
+                topics=chance.choice([("mail.*",), ("*",), ("fax.send",)]),
+                labels=chance.choice([{}, {"gpu": "a"}, {"gpu": "b"}]),
+                slots=chance.randint(1, 4),
+                in_hand=chance.randint(0, 3),
+                draining=chance.random() < 0.1,
+            )
+            for n in range(chance.randint(0, 6))
+        ]
+        jobs = [
+            a_job(topic=chance.choice(["mail.send", "fax.send"]), labels=chance.choice([{}, {"require.gpu": "a"}]))
+            for _ in range(20)
+        ]
+        together = placing(*workers)
+
+        assert [together.place(job) for job in jobs] == list(one_by_one(jobs, workers))
+
+
+def one_by_one(jobs: list[Job], workers: list[WorkerView]) -> Iterator[str | None]:
+    known = {worker.id: worker for worker in workers}
+    for job in jobs:
+        fitting = [each for each in known.values() if unfit(job, "default", each, alive_since=90.0) is None]
+        chosen = min(fitting, key=lambda each: (each.load, each.id), default=None)
+        if chosen is not None:
+            known[chosen.id] = chosen.with_more(1)
+        yield None if chosen is None else chosen.id
 
 
 def test_topic_is_found_by_name_then_by_the_longest_family_then_by_default() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -152,19 +152,19 @@ async def test_of_a_wide_step_as_many_are_given_as_there_is_room_for_with_one_lo
 ) -> None:
     async with runs_staged(runtime) as staged:
         stage, looks = staged.stage, 0
-        views = stage.registry.candidates
+        views = stage.registry.candidates_for
 
-        def candidates() -> list[WorkerView]:
+        def candidates_for(jobs: Iterable[Job]) -> list[WorkerView]:
             nonlocal looks
             looks += 1
-            return views()
+            return views(jobs)
 
         sides: list[dict[str, Any]] = [{"id": f"a{n}", "kind": "job", "topic": "work"} for n in range(30)]
         document = {"name": "wide", "steps": [*sides, {"id": "b", "kind": "job", "topic": "rare"}]}
         for worker, topic in (("w1", "work"), ("w2", "rare")):
             stage.hello(worker, slots=4, topics=[topic])
         await stage.scheduler.tick()
-        monkeypatch.setattr(stage.registry, "candidates", candidates)
+        monkeypatch.setattr(stage.registry, "candidates_for", candidates_for)
         with stage.claims.serving("w1") as work, work.open_for(2), stage.claims.serving("w2") as rare, rare.open_for(1):
             run = await staged.start(document)
             handed = [len(await claim.take_handed()) for claim in (work, rare)]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 
+
+@lru_cache(maxsize=4096)
 def fits(name: str, *wanted: str) -> bool:
     """Whether the name is one of those wanted, or of a family that is."""
     if name in wanted:
         return True
-    # No generator: it is asked of every job and every worker.
-    for one in wanted:  # noqa: SIM110
-        if one[-1:] == "*" and name.startswith(one[:-1]):
-            return True
-    return False
+    return any(one[-1:] == "*" and name.startswith(one[:-1]) for one in wanted)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.family import fits
 from holdfast.core.job import Job
@@ -34,6 +36,13 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     def room(self) -> int:
         return self.slots + self.backlog - self.in_hand
 
+    @property
+    def load(self) -> float:
+        return self.in_hand / self.slots
+
+    def with_more(self, jobs: int) -> WorkerView:
+        return replace(self, in_hand=self.in_hand + jobs) if jobs else self
+
 
 CONDITIONS = ("ready", "stuck", "draining", "silent")
 
@@ -48,6 +57,7 @@ def condition(worker: WorkerView, *, alive_since: float) -> str:
 
 
 FULL = "worker-full"
+_TAKES = (None, FULL)
 REQUIRE = "require."
 """Job labels that start with this must stand on the worker without it: `require.gpu=a100` wants `gpu=a100`."""
 
@@ -61,18 +71,64 @@ class Demand(NamedTuple):
 
 
 def demand_of(job: Job) -> Demand:
+    if not job.labels:
+        return Demand(job.topic, ())
     return Demand(job.topic, tuple(sorted(label for label in job.labels.items() if label[0].startswith(REQUIRE))))
 
 
-def place(job: Job, pool: str, workers: Iterable[WorkerView], *, alive_since: float) -> WorkerView | None:
-    """The worker to dispatch to, or None: nobody fits now."""
-    fitting = [w for w in workers if unfit(job, pool, w, alive_since=alive_since) is None]
-    return min(fitting, key=lambda w: (w.in_hand / w.slots, w.id), default=None)
+class Placing:
+    """Job after job to the least loaded worker that fits; who was given one weighs more for the next.
 
+    Workers are asked once for all jobs that are alike: there may be hundreds of both.
+    """
 
-def waits_for_room(job: Job, pool: str, workers: Iterable[WorkerView], *, alive_since: float) -> bool:
-    """Whether one of them would take it, if he had room."""
-    return any(unfit(job, pool, worker, alive_since=alive_since) in (None, FULL) for worker in workers)
+    def __init__(self, workers: Iterable[WorkerView], *, alive_since: float) -> None:
+        self._workers = {worker.id: worker for worker in workers}
+        self._alive_since = alive_since
+        self._lines: dict[tuple[str, Demand], list[tuple[float, str]]] = {}
+        """For each kind of job those who would take it, the least loaded first; by their load when it was last looked at."""
+        self._served: set[tuple[str, Demand]] = set()
+        self.room = sum(max(0, worker.room) for worker in self._workers.values() if not worker.draining)
+
+    def place(self, job: Job) -> str | None:
+        """The worker that has it now, or None: nobody fits."""
+        line = self._line(job)
+        while line:
+            load, chosen = line[0]
+            worker = self._workers[chosen]
+            if worker.room <= 0:
+                heappop(line)
+            elif worker.load != load:
+                heapreplace(line, (worker.load, chosen))
+            else:
+                self._workers[chosen] = worker.with_more(1)
+                self.room -= 1
+                return chosen
+        return None
+
+    def serves(self, job: Job) -> bool:
+        """Whether somebody would take it, if he had room."""
+        self._line(job)
+        return (job.pool, demand_of(job)) in self._served
+
+    def ready(self) -> set[str]:
+        """Who may be given anything."""
+        workers = self._workers.values()
+        return {worker.id for worker in workers if condition(worker, alive_since=self._alive_since) == "ready"}
+
+    def _line(self, job: Job) -> list[tuple[float, str]]:
+        kind = job.pool, demand_of(job)
+        line = self._lines.get(kind)
+        if line is None:
+            line = self._lines[kind] = [
+                (worker.load, worker.id)
+                for worker in self._workers.values()
+                if unfit(job, job.pool, worker, alive_since=self._alive_since) in _TAKES
+            ]
+            heapify(line)
+            if line:
+                self._served.add(kind)
+        return line
 
 
 def unfit(job: Job, pool: str, worker: WorkerView, *, alive_since: float) -> str | None:
@@ -84,8 +140,8 @@ def unfit(job: Job, pool: str, worker: WorkerView, *, alive_since: float) -> str
     now = condition(worker, alive_since=alive_since)
     if now != "ready":
         return f"worker-{now}"
-    wanted = {name.removeprefix(REQUIRE): value for name, value in job.labels.items() if name.startswith(REQUIRE)}
-    if any(worker.labels.get(name) != value for name, value in wanted.items()):
+    wanted = demand_of(job).labels
+    if wanted and any(worker.labels.get(name.removeprefix(REQUIRE)) != value for name, value in wanted):
         return "labels-missing"
     if worker.room <= 0:
         return FULL
