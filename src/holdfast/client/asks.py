@@ -58,6 +58,8 @@ class Ask(Generic[T]):
     answer_s: float = ANSWER_S
     repeatable: bool = False
     """Doing it twice is doing it once."""
+    tries_s: float = float("inf")
+    """No other try begins so long after the first one: whoever asks has no more time."""
 
     def target(self) -> str:
         return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
@@ -107,11 +109,11 @@ def _traced() -> dict[str, str]:
 
 
 def submit_and_wait(
-    topic: str, payload: Any, *, idempotency_key: str, wait_s: float, **limits: Unpack[Limits]
+    topic: str, payload: Any, *, idempotency_key: str, wait_s: float, tries_s: float, **limits: Unpack[Limits]
 ) -> Ask[api.JobView]:
     """The job when it has ended, or as it is after `wait_s`."""
     asked = submit(topic, payload, idempotency_key=idempotency_key, **limits)
-    return replace(asked, query=[("wait", str(wait_s))], answer_s=ANSWER_S + wait_s)
+    return replace(asked, query=[("wait", str(wait_s))], answer_s=ANSWER_S + wait_s, tries_s=tries_s)
 
 
 def submit_many(jobs: Sequence[api.NewJob], *, actor: str = "") -> Ask[Sequence[api.Submitted]]:
