@@ -6,6 +6,7 @@ from typing import assert_never
 
 import msgspec
 
+from holdfast.core.job import UNDO
 from holdfast.core.retry import Backoff
 from holdfast.core.run import Run, RunState, Step, StepState
 from holdfast.core.run_rerun import rerun
@@ -26,7 +27,7 @@ from holdfast.core.run_words import (
     TurnCame,
 )
 from holdfast.core.states import State
-from holdfast.core.workflow_graph import UNDO, Graph
+from holdfast.core.workflow_graph import Graph
 
 _FINAL = (State.DENIED, State.CANCELLED)
 """Trying again would not change that."""
