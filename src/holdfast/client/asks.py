@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -20,6 +21,7 @@ T = TypeVar("T")
 Read = Callable[[bytes], T]
 
 ANSWER_S = 10.0
+_ONE_TYPE_AT_A_TIME = threading.Lock()
 _SENDABLE = re.compile(r"[\x20-\x7e]*")
 
 
@@ -222,7 +224,9 @@ def post_ask(
 
 @cache
 def read_as(reply: type[T]) -> Read[T]:
-    return msgspec.json.Decoder(reply).decode
+    # msgspec shows other threads what it knows of a type before that is complete, and the process crashes if one uses it.
+    with _ONE_TYPE_AT_A_TIME:
+        return msgspec.json.Decoder(reply).decode
 
 
 def part(text: str) -> str:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast import api, errors
-from holdfast.client.asks import Ask, check_sendable
+from holdfast.client.asks import Ask, check_sendable, read_as
 from holdfast.errors import HoldfastError, PlaneUnavailable
 from holdfast.locks.runtime import Runtime
 
@@ -96,7 +96,7 @@ def check_stream(content_type: str, plane: Plane) -> None:
 def to_error(reply: Reply, plane: Plane, *, method: str = "GET") -> HoldfastError:
     """The error that a reply of 400 and above stands for."""
     try:
-        told = msgspec.json.decode(reply.body, type=api.Problem)
+        told = read_as(api.Problem)(reply.body)
     except msgspec.DecodeError:
         if reply.status in {502, 503, 504}:
             # Not from a plane: a proxy's page, which says that there is none behind it now.

@@ -144,11 +144,11 @@ class Watching:
         if "id" in message:
             self._after = int(message["id"])
         if message.get("event") == "gap":
-            gap = msgspec.json.decode(message["data"], type=Gap)
+            gap = asks.read_as(Gap)(message["data"].encode())
             self._after = gap.resume_after
             self.ended = self._job_id is not None and gap.reason == "pruned"
         elif "data" in message:
-            event = msgspec.json.decode(message["data"], type=api.EventView)
+            event = asks.read_as(api.EventView)(message["data"].encode())
             self.ended = self._is_last(event)
             return event if self._wants(event.kind) else None
         return None
