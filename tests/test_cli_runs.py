@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+from urllib.parse import urlsplit
 
 import pytest
 from plane_shell import Plane, one_line, plane_in_thread
@@ -67,6 +71,50 @@ def test_start_and_wait(plane: Plane) -> None:
     watched = plane.shell("run", "watch", plane.json("run", "list", "--workflow", "quick")[0]["id"])
     assert watched.exit_code == 0
     assert "run.succeeded" in watched.stdout
+
+
+class Door(ThreadingTCPServer):
+    """Lets requests through to a plane, one to a connection; but of those that wait the first few are not answered."""
+
+    daemon_threads = True
+
+    def __init__(self, plane: Plane, *, unanswered: int) -> None:
+        super().__init__(("127.0.0.1", 0), Passing)
+        self.plane = urlsplit(plane.url)
+        self.unanswered = unanswered
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Passing(BaseRequestHandler):
+    server: Door
+
+    def handle(self) -> None:
+        asked = self.request.recv(65536)
+        if b"?wait=" in asked and self.server.unanswered:
+            self.server.unanswered -= 1
+            return
+        with socket.create_connection((self.server.plane.hostname, self.server.plane.port)) as link:
+            link.sendall(asked.replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
+            while answer := link.recv(65536):
+                self.request.sendall(answer)
+
+
+@pytest.mark.parametrize("noun", ["job", "run"])
+def test_wait_outlives_a_plane_that_is_killed_before_it_answers(plane: Plane, noun: str) -> None:
+    if noun == "job":
+        name = plane.ended("t", "w", "succeeded")
+    else:
+        name = plane.json("run", "start", "quick", "--input", "1")["id"]
+    with Door(plane, unanswered=5) as door:
+        threading.Thread(target=door.serve_forever, daemon=True).start()
+        done = plane.shell(noun, "get", name, "--wait", HOLDFAST_URL=door.url)
+        door.shutdown()
+
+    assert done.exit_code == 0, done.output
+    assert door.unanswered == 0
 
 
 def test_a_dry_run_shows_the_plan(plane: Plane) -> None:

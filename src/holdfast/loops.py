@@ -7,11 +7,15 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from holdfast.core.record import Record
+from holdfast.core.job import Tenant
+from holdfast.core.record import Kind, Record
 from holdfast.locks.runtime import Runtime
 from holdfast.ports import JobEvent, Store
 
 logger = logging.getLogger("holdfast")
+
+LEFT_S = 10.0
+LEFT_MAX = 2000
 
 
 class Loop(ABC):
@@ -79,6 +83,29 @@ class Loop(ABC):
                     await self._woken.wait()
             except TimeoutError:
                 continue
+
+
+class Overdue:
+    """What is due of one kind, but for what could not be looked after a moment ago: the longest overdue come first, and as
+    many of those as are read at once would hide all others."""
+
+    def __init__(self, kind: Kind, *, store: Store, runtime: Runtime) -> None:
+        self._kind = kind
+        self._store = store
+        self._now = runtime.now
+        self._left: dict[tuple[Tenant, str], float] = {}
+        """Until when."""
+
+    async def list(self, *, limit: int) -> list[Record]:
+        now = self._now()
+        self._left = {place: until for place, until in self._left.items() if until > now}
+        found = await self._store.list_due(self._kind, limit=limit + len(self._left))
+        return [record for record in found if (record.tenant, record.id) not in self._left][:limit]
+
+    def leave(self, record: Record, for_s: float = LEFT_S) -> None:
+        """Do not list it for so long. Of very many some are listed all the same: all of them would have to be read."""
+        if len(self._left) < LEFT_MAX:
+            self._left[record.tenant, record.id] = self._now() + for_s
 
 
 class Listener(Loop):

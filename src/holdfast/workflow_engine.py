@@ -15,13 +15,14 @@ from holdfast.core.run import RUN_TERMINAL, RunState
 from holdfast.core.run_result import About, size_of
 from holdfast.core.run_words import Happening, TimerDue
 from holdfast.core.states import TERMINAL
+from holdfast.errors import StoreUnavailable
 from holdfast.flow.advance import Advancer, Turn, TurnEnd
 from holdfast.flow.kept_locks import KeptLocks
-from holdfast.flow.recover_runs import recover_runs
+from holdfast.flow.recover_runs import Missed, find_missed, tell_missed
 from holdfast.flow.stop_jobs import stop_jobs
 from holdfast.locks import LockClass, Locks
 from holdfast.locks.runtime import Runtime
-from holdfast.loops import Listener, Loop
+from holdfast.loops import Listener, Loop, Overdue
 from holdfast.ports import JobEvent, Store
 from holdfast.telemetry import Telemetry
 
@@ -47,6 +48,8 @@ WORDS_TO_RUNS = frozenset(
 """Events beside the ends of jobs with which somebody may have left a word for a run."""
 RECONCILE_S = 1.0
 BATCH = 200
+ROUNDS = 10
+"""Batches of one tick: what is left is there at the next one."""
 WINDOW = LockClass(
     "workflow.reconciler", ttl=2 * RECONCILE_S, pattern="ttl_hold", key_prefix="workflow-engine:reconciler:"
 )
@@ -155,11 +158,28 @@ class RunReconciler(Loop):
         self._advancer = advancer
         self._locks = locks
         self._telemetry = telemetry
+        self._overdue = Overdue(Kind.RUN, store=store, runtime=runtime)
 
     async def tick(self) -> None:
         if await self._locks.claim(WINDOW, "default") is None:
             return
-        while overdue := await self._store.list_due(Kind.RUN, limit=BATCH):
-            ends = await recover_runs(overdue, store=self._store, advancer=self._advancer, telemetry=self._telemetry)
-            if len(overdue) < BATCH or TurnEnd.WRITTEN not in ends:
+        for _ in range(ROUNDS):
+            overdue = await self._overdue.list(limit=BATCH)
+            found = [(record, await self._try_look(record)) for record in overdue]
+            missed = [(record, one) for record, one in found if one is not None]
+            ends = await tell_missed([one for _, one in missed], advancer=self._advancer, telemetry=self._telemetry)
+            for (record, _), end in zip(missed, ends, strict=True):
+                if end in _ALONE_S:
+                    self._overdue.leave(record, _ALONE_S[end])
+            if len(overdue) < BATCH:
                 return
+
+    async def _try_look(self, record: Record) -> Missed | None:
+        try:
+            return await find_missed(record, store=self._store)
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001  (it cannot be read here, say: the others have their deadlines as well)
+            self.log_failed(record, error)
+            self._overdue.leave(record)
+            return None

@@ -193,6 +193,7 @@ async def test_submission_that_is_to_be_alone_is_refused_while_its_session_is_no
     await submitted(store, session="s", state=State.FAILED)
     await submitted(store, session="s", tenant=OTHER)
     await running(store, session="s", cancel_requested=True)
+    await submitted(store, session="s", run="r", step="s1~undo")
 
     assert await store.transact([Transaction(submissions=[alone(a_job(session="s"))])]) == [True]
     assert await store.transact([Transaction(submissions=[alone(a_job(session="s"))])]) == [False]

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.advance import advance, begin, needed
-from holdfast.core.job import Tenant
+from holdfast.core.job import UNDO, Tenant
 from holdfast.core.run import (
     STEP_TERMINAL,
     Run,
@@ -42,7 +42,7 @@ from holdfast.core.run_words import (
 )
 from holdfast.core.states import State
 from holdfast.core.workflow_check import parse
-from holdfast.core.workflow_graph import UNDO, Graph, owner_of
+from holdfast.core.workflow_graph import Graph, owner_of
 
 Order = SubmitJob | AskApproval | StartRun | Notify
 

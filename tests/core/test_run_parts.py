@@ -318,6 +318,16 @@ def test_a_run_that_is_stopped_for_the_failure_of_another_part_undoes_what_it_di
     assert nested_run_stopped(world).compensate is undoes
 
 
+@pytest.mark.parametrize(("on_error", "undoes"), [("compensate", True), ("continue", True), ("fail", False)])
+def test_a_run_that_is_stopped_because_the_step_around_it_has_no_more_time_does_likewise(
+    on_error: str, undoes: bool
+) -> None:
+    world = World(NESTED.replace("WAIT", "all\n    timeout_s: 10").replace("ON_ERROR", on_error))
+    world.wait(10)
+
+    assert nested_run_stopped(world).compensate is undoes
+
+
 def test_a_run_that_is_not_needed_any_more_undoes_what_it_did() -> None:
     world = World(NESTED.replace("WAIT", "any").replace("ON_ERROR", "compensate"))
     world.succeed("p[job]")

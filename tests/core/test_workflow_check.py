@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import msgspec
 import pytest
 
@@ -249,3 +252,32 @@ def test_patterns_of_all_answers_together_are_bounded() -> None:
     ]
     with pytest.raises(Refused, match="step f: response_schema"):
         parse(msgspec.json.encode({"name": "x", "steps": [*asked[:16], *inside]}))
+
+
+IN_THREADS = """
+import sys, threading
+from holdfast.core.job import Tenant
+from holdfast.core.record import Kind, Record
+from holdfast.core.workflow import definition_of
+
+sys.setswitchinterval(1e-6)
+record = Record(kind=Kind.WORKFLOW, tenant=Tenant("acme"), id="w@000001", created_at=0, body=sys.argv[1].encode())
+start = threading.Barrier(8)
+
+def read():
+    start.wait()
+    definition_of(record)
+
+threads = [threading.Thread(target=read) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
+def test_definitions_are_read_in_several_threads_from_the_first_one_on() -> None:
+    """As by a plane that is started while runs of two workflows are under way. In a process of its own, which crashed."""
+    branches = {"x": {"kind": "job", "topic": "t", "compensate": {"topic": "u", "retry": {"max_attempts": 3}}}}
+    steps = [{"id": "p", "kind": "parallel", "wait": "any", "branches": branches}]
+    document = msgspec.json.encode({"name": "w", "steps": steps}).decode()
+
+    assert subprocess.run([sys.executable, "-c", IN_THREADS, document], check=False).returncode == 0

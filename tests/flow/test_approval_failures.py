@@ -23,6 +23,7 @@ from holdfast.errors import AlreadyDecided, Conflict, Invalid
 from holdfast.flow.again import retry
 from holdfast.flow.approve import Said
 from holdfast.flow.dispatch import Dispatched
+from holdfast.flow.policies import publish
 from holdfast.flow.record import End
 from holdfast.ports import Change
 
@@ -115,6 +116,28 @@ async def test_failure_1d_policy_that_was_tightened_meanwhile_counts(
             await desk.check()
         else:
             await asked_again(desk, job, "policy-tightened")
+
+
+@pytest.mark.parametrize("older", [rules(quorum=2), rules(approvers=["boss"]), rules(action="deny")])
+@on_virtual_time
+async def test_failure_1d_policy_that_is_in_force_no_more_does_not_count(
+    runtime: VirtualRuntime, older: dict[str, object]
+) -> None:
+    """A scheduler hears of a new version some time later than the gateway that it was published at."""
+    async with deciding(runtime, older) as desk:
+        for document in (older, rules()):
+            await publish(document, store=desk.stage.typed_store)
+        behind = desk.policy.book
+        desk.policy.publish(rules())
+        job = await desk.approved()
+        ahead, desk.policy.book = desk.policy.book, behind
+        assert await desk.stage.dispatch(job) is Dispatched.MOVED_ON
+        assert (await desk.stage.job(job.id), (await desk.approval(job)).state) == (job, ApprovalState.APPROVED)
+
+        desk.policy.book = ahead
+        assert await desk.stage.dispatch(job) is Dispatched.SENT
+        await desk.stage.complete(await desk.stage.claim_one())
+        await desk.check()
 
 
 @on_virtual_time

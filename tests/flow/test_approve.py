@@ -11,6 +11,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 from flow.approving import deciding, rules
 from flow.stage import ACME
 from flow.telling import undelivered
+from holdfast import approvals
 from holdfast.core.approval import ApprovalState, Original, Terms, ask_step, to_record
 from holdfast.core.decision import Choice
 from holdfast.core.record import Kind, Record
@@ -242,15 +243,21 @@ async def test_reminders_then_the_end(runtime: VirtualRuntime) -> None:
         await desk.check()
 
 
+@pytest.mark.parametrize("unreadable", [1, 7])
 @undelivered
 @on_virtual_time
-async def test_approval_that_cannot_be_read_does_not_keep_others_from_their_reminders(runtime: VirtualRuntime) -> None:
+async def test_approvals_that_cannot_be_read_do_not_keep_others_from_their_reminders(
+    runtime: VirtualRuntime, monkeypatch: pytest.MonkeyPatch, unreadable: int
+) -> None:
+    monkeypatch.setattr(approvals, "BATCH", 2)
     async with deciding(runtime, rules(expires_s=100)) as desk:
-        unreadable = Record(kind=Kind.APPROVAL, tenant=ACME, id="x", created_at=0.0, due=0.0, body=b"{}")
-        await desk.stage.inner.transact([Transaction(records=[RecordChange(after=unreadable, replaces=0)])])
+        for n in range(unreadable):
+            record = Record(kind=Kind.APPROVAL, tenant=ACME, id=f"x{n}", created_at=0.0, due=float(n), body=b"{}")
+            await desk.stage.inner.transact([Transaction(records=[RecordChange(after=record, replaces=0)])])
         job = await desk.pay()
         await asyncio.sleep(60)
-        await desk.timer.tick()
+        for _ in range(5):
+            await desk.timer.tick()
         assert "approval.reminded" in await desk.stage.kinds(job.id)
 
 

@@ -16,8 +16,10 @@ from flow.stage import ACME
 from flow.telling import undelivered
 from holdfast.core.record import Kind
 from holdfast.core.run import LOOK_S, RunState
+from holdfast.core.states import State
 from holdfast.core.why import Reason
 from holdfast.errors import Conflict, SessionBusy, StoreUnavailable
+from holdfast.flow.record import End
 from holdfast.flow.runs import RunOrder
 from holdfast.flow.session import SessionPolicy
 from holdfast.ports import RecordChange, Transaction
@@ -240,6 +242,35 @@ async def test_newer_run_stops_the_others_of_its_session_and_begins_when_they_ha
             await staged.first.tick()
         await staged.first.tick()
         assert await states(staged, first, newer) == ["cancelled", "running"]
+
+
+@pytest.mark.parametrize("policy", [SessionPolicy.INTERRUPT, SessionPolicy.ROLLBACK, SessionPolicy.REJECT])
+@pytest.mark.parametrize("begun", [False, True])
+@on_virtual_time
+async def test_newer_job_does_not_stop_what_undoes_a_run_but_waits_for_it(
+    runtime: VirtualRuntime, policy: SessionPolicy, *, begun: bool
+) -> None:
+    """As with runs: one that undoes what it did does not make its session busy, and nobody cancels that."""
+    async with runs_staged(runtime) as staged:
+        run = await staged.start(BOOKING, session=CHAT)
+        await staged.do(run.id, "s1")
+        await staged.first.tick()
+        await staged.do(run.id, "s2", End.FAILED, retryable=False)
+        await staged.first.tick()
+        undoing = await staged.job_of(run.id, "s1~undo")
+        if begun:
+            await staged.stage.dispatch(undoing, "w-undo")
+            undoing = await staged.stage.claim_one("w-undo")
+
+        newer = await staged.stage.submit(session=CHAT, session_policy=policy)
+
+        assert await staged.stage.job(undoing.id) == undoing
+        if begun:
+            await staged.stage.complete(undoing, End.SUCCEEDED)
+        async with staged.going():
+            assert (await staged.wait_ended(run.id, within_s=60)).undone_badly == 0
+            assert [job.state for job in await staged.stage.wait_ended(newer, within_s=60)] == [State.SUCCEEDED]
+        assert (await staged.states(run.id))["s1"] == "compensated"
 
 
 @on_virtual_time

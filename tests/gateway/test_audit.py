@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.conftest import Served
 from holdfast import api, errors
 from holdfast.api.schedules import NewSchedule, ScheduledJob
 from holdfast.client import AsyncClient
+from holdfast.core.job import Tenant
+from holdfast.core.record import Kind
+from holdfast.core.webhook import webhook_from, webhook_record
+from holdfast.flow.keep import write_record
 
 
 async def test_every_change_names_who_made_it(served: Served) -> None:
@@ -22,6 +27,7 @@ async def test_every_change_names_who_made_it(served: Served) -> None:
     for verb in ("pause", "resume", "trigger", "remove"):
         assert (await served.post(f"/v1/schedules/nightly:{verb}", **ana)).status_code < 300
     assert (await served.post("/v1/webhooks", {"name": "w", "url": "https://example.com", "events": ["*"]}, **ana)).status_code == 200  # fmt: skip
+    await disable(served, "w")
     for verb in ("enable", "rotate", "remove"):
         assert (await served.post(f"/v1/webhooks/w:{verb}", **ana)).status_code == 200
     found = await served.client.audit(oldest_first=True)
@@ -36,6 +42,27 @@ async def test_every_change_names_who_made_it(served: Served) -> None:
     assert found.items[0].reason == "wrong"
     assert (await served.client.verify_audit()).lines == len(found.items)
     assert await served.client.audit_line(2) == found.items[1]
+
+
+async def disable(served: Served, name: str) -> None:
+    """As after a receiver that is gone."""
+    store = served.plane.store
+    webhook = webhook_from(await store.get_record(Kind.WEBHOOK, Tenant("default"), name))
+    assert await write_record(webhook_record(replace(webhook, enabled=False)), store=store)
+
+
+async def test_what_is_said_twice_and_changes_nothing_has_one_line(served: Served) -> None:
+    nightly = NewSchedule(name="nightly", every_s=3600, job=ScheduledJob(topic="t"))
+    await served.client.add_schedule(nightly)
+    first, again = [await served.client.pause_schedule("nightly") for _ in range(2)]
+    await served.client.resume_schedule("nightly")
+    await served.client.resume_schedule("nightly")
+    await served.client.add_webhook("w", "https://example.com")
+    await served.client.enable_webhook("w")
+
+    assert again == first
+    actions = [line.action for line in (await served.client.audit(oldest_first=True)).items]
+    assert actions == ["schedule.added", "schedule.paused", "schedule.resumed", "webhook.added"]
 
 
 async def test_name_that_is_none_is_refused_also_where_nothing_is_written_down(served: Served) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -222,3 +224,30 @@ def test_watch_of_what_is_no_plane_says_so() -> None:
         with pytest.raises(errors.PlaneUnavailable, match="does not answer like a plane") as told:
             next(client.watch())
         assert str(told.value).count(other.url) == 1
+
+
+IN_THREADS = """
+import sys, threading
+from holdfast.api.incidents import IncidentPage
+from holdfast.api.runs import RunPage
+from holdfast.api.schedules import SchedulePage
+from holdfast.api.webhooks import WebhookPage
+from holdfast.client.asks import read_as
+
+sys.setswitchinterval(1e-6)
+start = threading.Barrier(8)
+
+def read():
+    start.wait()
+    for page in (RunPage, IncidentPage, SchedulePage, WebhookPage):
+        read_as(page)(b'{"items": [], "next_cursor": null}')
+
+threads = [threading.Thread(target=read) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
+def test_threads_read_their_first_answers_at_the_same_time() -> None:
+    """In a process of its own, which crashed."""
+    assert subprocess.run([sys.executable, "-c", IN_THREADS], check=False).returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import pairwise
 
@@ -136,6 +137,39 @@ async def test_run_whose_plane_is_restarted_once_it_has_the_job_outlives_that(ru
     network = Network(runtime, answer(JOB, 202), *[refused() for _ in range(12)], answer(DONE))
     async with asking(runtime, network) as client:
         assert (await client.run("t", timeout=600)).state == "SUCCEEDED"
+
+
+@on_virtual_time
+async def test_wait_by_whoever_was_answered_before_outlives_a_restart(runtime: VirtualRuntime) -> None:
+    """The submission was: a plane that is killed before it has answered the wait as well is the same plane."""
+    network = Network(runtime, answer(JOB, 202), *[refused() for _ in range(12)], answer(DONE))
+    async with asking(runtime, network) as client:
+        submitted = await client.submit("t")
+        assert (await client.wait(submitted.id, timeout=600)).state == "SUCCEEDED"
+
+
+@on_virtual_time
+async def test_wait_ends_in_time_while_the_plane_is_away(runtime: VirtualRuntime) -> None:
+    async with asking(runtime, Network(runtime, answer(JOB), *[refused() for _ in range(200)])) as client:
+        with pytest.raises(TimeoutError, match=r"job j had not ended when the plane was last heard of: .*refused"):
+            await client.wait("j", timeout=5)
+    assert 5 <= runtime.now() - 1000 < 6
+
+
+@on_virtual_time
+async def test_plane_that_does_not_answer_is_not_asked_again_when_the_time_is_over(runtime: VirtualRuntime) -> None:
+    class Hung(Network):
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            self.asked.append((self._runtime.now(), str(request.url)))
+            await asyncio.sleep(request.extensions["timeout"]["read"])
+            raise httpx2.ReadTimeout("no answer")
+
+    network = Hung(runtime)
+    async with asking(runtime, network) as client:
+        for wait in (client.wait("j", timeout=3), client.run("t", timeout=3)):
+            with pytest.raises(errors.PlaneUnavailable):
+                await wait
+    assert len(network.asked) == 2
 
 
 @on_virtual_time

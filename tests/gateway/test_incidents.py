@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from gateway.conftest import Served
-from holdfast import errors
+from holdfast import api, errors
 from holdfast.api.matrix import MatrixRules
 from holdfast.client import AsyncClient
+from holdfast.flow.incident import SHOWN_MAX
 
 
 async def actions(served: Served) -> dict[str, tuple[str, int]]:
@@ -53,6 +54,18 @@ async def test_an_incident_keeps_together_what_was_seen_said_and_done(served: Se
     assert "incident: double \\| payments |" in told.markdown, "no table is broken by what people say"
     assert '| jobs | {"SCHEDULED":1} | - |' in told.markdown
     assert (await served.client.verify_audit(plane=True)).intact
+
+
+async def test_an_export_without_the_first_of_many_changes_says_so(served: Served) -> None:
+    await served.client.start_incident("everything is wrong", strict=False)
+    jobs = await served.client.submit_many([api.NewJob(topic="t")] * (SHOWN_MAX + 1))
+    await asyncio.gather(*(served.client.cancel(job.job.id) for job in jobs if job.job is not None))
+
+    told = await served.client.export_incident(1)
+
+    assert told.counts["job.cancelled"] == SHOWN_MAX + 1
+    assert sum(one.text.startswith("job.cancelled") for one in told.timeline) == SHOWN_MAX
+    assert told.cut
 
 
 async def test_one_incident_is_open_at_a_time(served: Served) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.conftest import Served
 from holdfast import errors
-from holdfast.api.schedules import NewSchedule, ScheduledJob
+from holdfast.api.schedules import NewSchedule, ScheduledJob, ScheduledRun
 from holdfast.core.record import Kind, Record
 from holdfast.gateway import schedules
 
@@ -46,6 +46,23 @@ async def test_trigger_submits_now_also_while_paused(served: Served) -> None:
 
     assert (job.actor, job.labels, fired.paused) == ("ana", {"kind": "report", "schedule": "nightly"}, True)
     assert len((await served.client.list()).items) == 1
+
+
+async def test_trigger_starts_one_run_though_the_schedule_changes_meanwhile(served: Served) -> None:
+    """The run is started before the schedule is written, and whoever tries that again must not start another one."""
+    await served.client.apply_workflow(
+        '{"name": "w", "steps": [{"id": "nothing", "kind": "transform", "value": null}]}'
+    )
+    await served.client.add_schedule(daily(job=None, run=ScheduledRun(workflow="w")))
+
+    await asyncio.gather(
+        served.client.trigger_schedule("nightly"),
+        served.client.pause_schedule("nightly"),
+        served.client.resume_schedule("nightly"),
+    )
+
+    fired = await served.client.schedule("nightly")
+    assert [run.id for run in (await served.client.list_runs()).items] == [fired.last]
 
 
 async def test_schedules_are_counted_without_reading_them(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -240,6 +240,7 @@ def _show_ended(connection: Connection, job_id: str, seconds: float | None) -> N
 
 
 def _wait(client: Client, job_id: str, seconds: float | None) -> JobView:
+    client.get(job_id)  # whoever was answered outlives a restart of the plane
     if seconds is None or seconds > _PATIENCE_S:
         with suppress(TimeoutError):
             return client.wait(job_id, timeout=_PATIENCE_S)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.api.runs import RunView
+    from holdfast.client import Client
 
 _STATES = ("queued", "running", "paused", "cancelling", "compensating", "succeeded", "failed", "cancelled", "timeout")
 _LINE = [text("id"), text("workflow"), text("revision"), text("state"), moment("since")]
@@ -187,7 +188,7 @@ def _hint(run_id: str) -> str:
 
 def _show_ended(connection: Connection, run_id: str, seconds: float | None) -> None:
     try:
-        ended = connection.ask(lambda client: client.wait_run(run_id, timeout=seconds), hint=_SEE)
+        ended = connection.ask(lambda client: _wait(client, run_id, seconds), hint=_SEE)
     except TimeoutError as error:
         raise TookTooLong(f"{error}. It goes on: `holdfast run get {run_id} --wait`") from error
     except KeyboardInterrupt:
@@ -195,6 +196,11 @@ def _show_ended(connection: Connection, run_id: str, seconds: float | None) -> N
         raise
     _show(ended, connection.output)
     _check_success(ended)
+
+
+def _wait(client: Client, run_id: str, seconds: float | None) -> RunView:
+    client.get_run(run_id)  # whoever was answered outlives a restart of the plane
+    return client.wait_run(run_id, timeout=seconds)
 
 
 def _check_success(ended: RunView) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -20,6 +21,7 @@ T = TypeVar("T")
 Read = Callable[[bytes], T]
 
 ANSWER_S = 10.0
+_ONE_TYPE_AT_A_TIME = threading.Lock()
 _SENDABLE = re.compile(r"[\x20-\x7e]*")
 
 
@@ -58,6 +60,8 @@ class Ask(Generic[T]):
     answer_s: float = ANSWER_S
     repeatable: bool = False
     """Doing it twice is doing it once."""
+    tries_s: float = float("inf")
+    """No other try begins so long after the first one: whoever asks has no more time."""
 
     def target(self) -> str:
         return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
@@ -107,11 +111,11 @@ def _traced() -> dict[str, str]:
 
 
 def submit_and_wait(
-    topic: str, payload: Any, *, idempotency_key: str, wait_s: float, **limits: Unpack[Limits]
+    topic: str, payload: Any, *, idempotency_key: str, wait_s: float, tries_s: float, **limits: Unpack[Limits]
 ) -> Ask[api.JobView]:
     """The job when it has ended, or as it is after `wait_s`."""
     asked = submit(topic, payload, idempotency_key=idempotency_key, **limits)
-    return replace(asked, query=[("wait", str(wait_s))], answer_s=ANSWER_S + wait_s)
+    return replace(asked, query=[("wait", str(wait_s))], answer_s=ANSWER_S + wait_s, tries_s=tries_s)
 
 
 def submit_many(jobs: Sequence[api.NewJob], *, actor: str = "") -> Ask[Sequence[api.Submitted]]:
@@ -220,7 +224,9 @@ def post_ask(
 
 @cache
 def read_as(reply: type[T]) -> Read[T]:
-    return msgspec.json.Decoder(reply).decode
+    # msgspec shows other threads what it knows of a type before that is complete, and the process crashes if one uses it.
+    with _ONE_TYPE_AT_A_TIME:
+        return msgspec.json.Decoder(reply).decode
 
 
 def part(text: str) -> str:

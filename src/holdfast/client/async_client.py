@@ -12,7 +12,7 @@ from holdfast import api
 from holdfast.api.runs import RunView
 from holdfast.client import asks, replies, run_asks
 from holdfast.client.verbs import Verbs
-from holdfast.client.waiting import LONG_POLL_S, PAUSE_S, SILENCE_S, Outage, Waiting, Watching, for_job, for_run
+from holdfast.client.waiting import PAUSE_S, SILENCE_S, Outage, Waiting, Watching, for_job, for_run, within
 from holdfast.core.states import TERMINAL
 from holdfast.errors import HoldfastError, PlaneUnavailable
 from holdfast.locks.runtime import SYSTEM, Runtime
@@ -44,6 +44,7 @@ class AsyncClient(Verbs):
             verify=self._plane.scheme == "https",
         )
         self._runtime = runtime
+        self._was_answered = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -57,12 +58,15 @@ class AsyncClient(Verbs):
 
     async def ask(self, ask: asks.Ask[T]) -> T:
         """The answer to a request that is given as a value."""
-        tries = replies.Tries(repeatable=ask.repeatable, jitter=self._runtime.jitter)
+        tries = replies.Tries(ask, self._runtime)
         while True:
             try:
-                return replies.read(ask, await self._request(ask), self._plane)
+                answer = replies.read(ask, await self._request(ask), self._plane)
             except HoldfastError as error:
                 pause_s = tries.pause_after(error)
+            else:
+                self._was_answered = True
+                return answer
             await asyncio.sleep(pause_s)
 
     async def _request(self, ask: asks.Ask[Any]) -> replies.Reply:
@@ -97,18 +101,18 @@ class AsyncClient(Verbs):
                 topic,
                 payload,
                 idempotency_key=idempotency_key or self._runtime.token(),
-                wait_s=LONG_POLL_S if timeout is None else min(LONG_POLL_S, timeout),
+                **within(timeout),
                 **limits,
             )
         )
         if job.state in TERMINAL:
             return job
         left_s = None if until is None else until - self._runtime.now()
-        return await self._wait(for_job(job.id, left_s, self._runtime.now()), Outage(was_reached=True))
+        return await self._wait(for_job(job.id, left_s, self._runtime.now()))
 
     async def wait(self, job_id: str, timeout: float | None = None) -> api.JobView:  # noqa: ASYNC109  (what it waits for outlives a cancelled wait)
         """The job once it is terminal. Outlives a restart of the plane. Raises `TimeoutError`."""
-        return await self._wait(for_job(job_id, timeout, self._runtime.now()), Outage())
+        return await self._wait(for_job(job_id, timeout, self._runtime.now()))
 
     async def run_workflow(
         self,
@@ -129,26 +133,26 @@ class AsyncClient(Verbs):
                 workflow,
                 input,
                 idempotency_key=idempotency_key or self._runtime.token(),
-                wait_s=LONG_POLL_S if timeout is None else min(LONG_POLL_S, timeout),
+                **within(timeout),
                 **options,
             )
         )
         if run.state.upper() in TERMINAL:
             return run
         left_s = None if until is None else until - self._runtime.now()
-        return await self._wait(for_run(run.id, left_s, self._runtime.now()), Outage(was_reached=True))
+        return await self._wait(for_run(run.id, left_s, self._runtime.now()))
 
     async def wait_run(self, run_id: str, timeout: float | None = None) -> RunView:  # noqa: ASYNC109  (likewise)
         """The run once it has ended. Outlives a restart of the plane. Raises `TimeoutError`."""
-        return await self._wait(for_run(run_id, timeout, self._runtime.now()), Outage())
+        return await self._wait(for_run(run_id, timeout, self._runtime.now()))
 
-    async def _wait(self, waiting: Waiting[W], outage: Outage) -> W:
-        now = self._runtime.now
+    async def _wait(self, waiting: Waiting[W]) -> W:
+        now, outage = self._runtime.now, Outage(was_reached=self._was_answered)
         while True:
             try:
                 found = await self.ask(waiting.ask(now()))
             except HoldfastError as error:
-                pause_s = outage.pause_after(error, now())
+                pause_s = waiting.pause_without(error, outage, now())
             else:
                 if waiting.is_over(found):
                     return found
@@ -169,7 +173,7 @@ class AsyncClient(Verbs):
             yield event
 
     async def _watch(self, watching: Watching) -> AsyncIterator[api.EventView]:
-        outage = Outage()
+        outage = Outage(was_reached=self._was_answered)
         while not watching.ended:
             pause_s = PAUSE_S
             try:

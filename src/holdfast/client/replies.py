@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
 from holdfast import api, errors
-from holdfast.client.asks import Ask, check_sendable
+from holdfast.client.asks import Ask, check_sendable, read_as
 from holdfast.errors import HoldfastError, PlaneUnavailable
+from holdfast.locks.runtime import Runtime
 
 T = TypeVar("T")
 
@@ -95,7 +96,7 @@ def check_stream(content_type: str, plane: Plane) -> None:
 def to_error(reply: Reply, plane: Plane, *, method: str = "GET") -> HoldfastError:
     """The error that a reply of 400 and above stands for."""
     try:
-        told = msgspec.json.decode(reply.body, type=api.Problem)
+        told = read_as(api.Problem)(reply.body)
     except msgspec.DecodeError:
         if reply.status in {502, 503, 504}:
             # Not from a plane: a proxy's page, which says that there is none behind it now.
@@ -140,9 +141,10 @@ def _perhaps(method: str) -> bool | None:
 class Tries:
     """The tries of one request."""
 
-    def __init__(self, *, repeatable: bool, jitter: Callable[[float], float]) -> None:
-        self._repeatable = repeatable
-        self._jitter = jitter
+    def __init__(self, ask: Ask[Any], runtime: Runtime) -> None:
+        self._repeatable = ask.repeatable
+        self._until = runtime.now() + ask.tries_s
+        self._runtime = runtime
         self._pauses_s = iter(PAUSES_S)
 
     def pause_after(self, error: HoldfastError) -> float:
@@ -152,4 +154,7 @@ class Tries:
         told_s: float = getattr(error, "retry_after_s", 0.0)
         if pause_s is None or told_s > RETRY_AFTER_S_MAX or not (never_sent or (self._repeatable and error.retryable)):
             raise error
-        return max(self._jitter(pause_s), told_s)
+        pause_s = max(self._runtime.jitter(pause_s), told_s)
+        if self._runtime.now() + pause_s >= self._until:
+            raise error
+        return pause_s

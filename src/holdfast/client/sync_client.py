@@ -11,7 +11,7 @@ from holdfast.api.runs import RunView
 from holdfast.client import asks, replies, run_asks
 from holdfast.client.connections import Connections
 from holdfast.client.verbs import Verbs
-from holdfast.client.waiting import LONG_POLL_S, PAUSE_S, SILENCE_S, Outage, Waiting, Watching, for_job, for_run
+from holdfast.client.waiting import PAUSE_S, SILENCE_S, Outage, Waiting, Watching, for_job, for_run, within
 from holdfast.core.states import TERMINAL
 from holdfast.errors import HoldfastError
 from holdfast.locks.runtime import SYSTEM
@@ -31,6 +31,7 @@ class Client(Verbs):
     ) -> None:
         self._plane = replies.Plane.at(url, api_key=api_key, tenant=tenant, actor=actor)
         self._connections = Connections(self._plane)
+        self._was_answered = False
 
     def __enter__(self) -> Self:
         return self
@@ -44,12 +45,15 @@ class Client(Verbs):
 
     def ask(self, ask: asks.Ask[T]) -> T:
         """The answer to a request that is given as a value."""
-        tries = replies.Tries(repeatable=ask.repeatable, jitter=SYSTEM.jitter)
+        tries = replies.Tries(ask, SYSTEM)
         while True:
             try:
-                return replies.read(ask, self._connections.request(ask), self._plane)
+                answer = replies.read(ask, self._connections.request(ask), self._plane)
             except HoldfastError as error:
                 pause_s = tries.pause_after(error)
+            else:
+                self._was_answered = True
+                return answer
             SYSTEM.sleep(pause_s)
 
     def run(
@@ -71,18 +75,18 @@ class Client(Verbs):
                 topic,
                 payload,
                 idempotency_key=idempotency_key or SYSTEM.token(),
-                wait_s=LONG_POLL_S if timeout is None else min(LONG_POLL_S, timeout),
+                **within(timeout),
                 **limits,
             )
         )
         if job.state in TERMINAL:
             return job
         left_s = None if until is None else until - SYSTEM.now()
-        return self._wait(for_job(job.id, left_s, SYSTEM.now()), Outage(was_reached=True))
+        return self._wait(for_job(job.id, left_s, SYSTEM.now()))
 
     def wait(self, job_id: str, timeout: float | None = None) -> api.JobView:
         """The job once it is terminal. Outlives a restart of the plane. Raises `TimeoutError`."""
-        return self._wait(for_job(job_id, timeout, SYSTEM.now()), Outage())
+        return self._wait(for_job(job_id, timeout, SYSTEM.now()))
 
     def run_workflow(
         self,
@@ -103,26 +107,26 @@ class Client(Verbs):
                 workflow,
                 input,
                 idempotency_key=idempotency_key or SYSTEM.token(),
-                wait_s=LONG_POLL_S if timeout is None else min(LONG_POLL_S, timeout),
+                **within(timeout),
                 **options,
             )
         )
         if run.state.upper() in TERMINAL:
             return run
         left_s = None if until is None else until - SYSTEM.now()
-        return self._wait(for_run(run.id, left_s, SYSTEM.now()), Outage(was_reached=True))
+        return self._wait(for_run(run.id, left_s, SYSTEM.now()))
 
     def wait_run(self, run_id: str, timeout: float | None = None) -> RunView:
         """The run once it has ended. Outlives a restart of the plane. Raises `TimeoutError`."""
-        return self._wait(for_run(run_id, timeout, SYSTEM.now()), Outage())
+        return self._wait(for_run(run_id, timeout, SYSTEM.now()))
 
-    def _wait(self, waiting: Waiting[W], outage: Outage) -> W:
-        now = SYSTEM.now
+    def _wait(self, waiting: Waiting[W]) -> W:
+        now, outage = SYSTEM.now, Outage(was_reached=self._was_answered)
         while True:
             try:
                 found = self.ask(waiting.ask(now()))
             except HoldfastError as error:
-                pause_s = outage.pause_after(error, now())
+                pause_s = waiting.pause_without(error, outage, now())
             else:
                 if waiting.is_over(found):
                     return found
@@ -141,7 +145,7 @@ class Client(Verbs):
         yield from self._watch(Watching(None, (), after, run_id=run_id))
 
     def _watch(self, watching: Watching) -> Iterator[api.EventView]:
-        outage = Outage()
+        outage = Outage(was_reached=self._was_answered)
         while not watching.ended:
             pause_s = PAUSE_S
             try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypedDict, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -44,6 +45,19 @@ class Outage:
         return PAUSE_S
 
 
+class Times(TypedDict):
+    wait_s: float
+    """How long the plane may wait with its answer."""
+    tries_s: float
+    """As in `Ask`."""
+
+
+def within(timeout: float | None) -> Times:
+    """For one request of somebody who has so much time left; None: any."""
+    left_s = float("inf") if timeout is None else timeout
+    return Times(wait_s=min(LONG_POLL_S, left_s), tries_s=left_s)
+
+
 class _Ending(Protocol):
     @property
     def state(self) -> str: ...
@@ -62,9 +76,9 @@ class Waiting(Generic[T]):
         self._asked_until = now
 
     def ask(self, now: float) -> asks.Ask[T]:
-        wait_s = min(LONG_POLL_S, max(0.0, self._until - now))
-        self._asked_until = now + wait_s
-        return self._later(wait_s)
+        times = within(max(0.0, self._until - now))
+        self._asked_until = now + times["wait_s"]
+        return replace(self._later(times["wait_s"]), tries_s=times["tries_s"])
 
     def is_over(self, found: T) -> bool:
         # Runs end in the same states as jobs, written smaller.
@@ -76,6 +90,13 @@ class Waiting(Generic[T]):
             raise TimeoutError(f"{self._what} is still {found.state}")
         # Answered before its time: the plane is shutting down, and would do so again at once.
         return PAUSE_S if now < self._asked_until else 0.0
+
+    def pause_without(self, error: HoldfastError, outage: Outage, now: float) -> float:
+        """As `pause_after`, where there was no answer. Raises the error if a plane is not worth waiting for."""
+        pause_s = outage.pause_after(error, now)
+        if now >= self._until:
+            raise TimeoutError(f"{self._what} had not ended when the plane was last heard of: {error}") from error
+        return min(pause_s, self._until - now)
 
 
 def for_job(job_id: str, timeout: float | None, now: float) -> Waiting[api.JobView]:
@@ -123,11 +144,11 @@ class Watching:
         if "id" in message:
             self._after = int(message["id"])
         if message.get("event") == "gap":
-            gap = msgspec.json.decode(message["data"], type=Gap)
+            gap = asks.read_as(Gap)(message["data"].encode())
             self._after = gap.resume_after
             self.ended = self._job_id is not None and gap.reason == "pruned"
         elif "data" in message:
-            event = msgspec.json.decode(message["data"], type=api.EventView)
+            event = asks.read_as(api.EventView)(message["data"].encode())
             self.ended = self._is_last(event)
             return event if self._wants(event.kind) else None
         return None

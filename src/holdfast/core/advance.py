@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import Raw
 
+from holdfast.core.job import UNDO
 from holdfast.core.run import Run, RunState, Step, StepState
 from holdfast.core.run_follow import follow
 from holdfast.core.run_hear import hear, refusal
@@ -30,7 +31,7 @@ from holdfast.core.run_words import (
     TurnCame,
 )
 from holdfast.core.workflow import ForEachStep
-from holdfast.core.workflow_graph import UNDO, Graph, owner_of
+from holdfast.core.workflow_graph import Graph, owner_of
 
 __all__ = ["advance", "begin", "needed", "refusal"]
 

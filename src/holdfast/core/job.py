@@ -13,6 +13,8 @@ JobId = NewType("JobId", str)
 Tenant = NewType("Tenant", str)
 
 
+UNDO = "~undo"
+"""Ends the name of a step that undoes another one of its run."""
 PARKED_UNTIL = 253_402_300_799.0
 """The end of the year 9999: `not_before` of a job that waits for a person."""
 
@@ -88,6 +90,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_terminal(self) -> bool:
         return self.state in TERMINAL
+
+    @property
+    def makes_busy(self) -> bool:
+        """Whether newer ones of its session may be refused, or stop it, because of it. What was asked to stop, or undoes
+        a step of a run, they only wait for: that is not cancelled."""
+        return not (self.is_terminal or self.cancel_requested or self.step.endswith(UNDO))
 
     @property
     def ready_since(self) -> float:

@@ -6,6 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.expression import ExpressionFailed
+from holdfast.core.job import UNDO
 from holdfast.core.run import Fan, RunState, Step, StepState
 from holdfast.core.run_start import (
     OUTPUT_BYTES_MAX,
@@ -20,7 +21,7 @@ from holdfast.core.run_start import (
 from holdfast.core.run_stop import conclude, end_run, give_up, stop_parts, undone
 from holdfast.core.run_turn import Turn, is_part
 from holdfast.core.workflow import AnyStep, ForEachStep, ParallelStep, wanted_of
-from holdfast.core.workflow_graph import UNDO, Edge, owner_of
+from holdfast.core.workflow_graph import Edge, owner_of
 from holdfast.errors import Invalid
 
 READ_AHEAD = 100

@@ -6,6 +6,7 @@ from typing import assert_never
 
 import msgspec
 
+from holdfast.core.job import UNDO
 from holdfast.core.retry import Backoff
 from holdfast.core.run import Run, RunState, Step, StepState
 from holdfast.core.run_rerun import rerun
@@ -26,7 +27,8 @@ from holdfast.core.run_words import (
     TurnCame,
 )
 from holdfast.core.states import State
-from holdfast.core.workflow_graph import UNDO, Graph
+from holdfast.core.workflow import ForEachStep, ParallelStep
+from holdfast.core.workflow_graph import Graph
 
 _FINAL = (State.DENIED, State.CANCELLED)
 """Trying again would not change that."""
@@ -175,8 +177,11 @@ def _hear_timer(turn: Turn, name: str) -> None:
     # A delay that was over before its deadline has ended in time, however late anybody looks.
     was_over = step.state is StepState.DELAYED and step.due == step.wake
     if step.deadline is not None and step.deadline <= turn.now and not was_over:
-        message = f"the step had not ended after {turn.graph.node(name).spec.timeout_s} s"
-        stop(turn, step, "step-timeout", error={"code": "timeout", "message": message})
+        spec = turn.graph.node(name).spec
+        # As where a part fails: what the others did stays if its failure means that.
+        undoes = not (isinstance(spec, ForEachStep | ParallelStep) and spec.on_error == "fail")
+        error = {"code": "timeout", "message": f"the step had not ended after {spec.timeout_s} s"}
+        stop(turn, step, "step-timeout", error=error, undoes=undoes)
     elif step.state is StepState.DELAYED:
         turn.end(step, StepState.SUCCEEDED)
     elif step.state is StepState.RETRYING:

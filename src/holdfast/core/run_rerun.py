@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from holdfast.core.job import UNDO
 from holdfast.core.run import NULL, STEP_TERMINAL, Fan, RunState, Step, StepState
 from holdfast.core.run_follow import is_met
 from holdfast.core.run_start import begin_step, deadline_of
 from holdfast.core.run_turn import Turn, is_part
-from holdfast.core.workflow_graph import UNDO, Graph, owner_of
+from holdfast.core.workflow_graph import Graph, owner_of
 from holdfast.errors import Conflict
 
 _KEPT = (StepState.SUCCEEDED, StepState.SKIPPED)

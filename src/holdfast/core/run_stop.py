@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.core.job import UNDO
 from holdfast.core.run import RunState, Step, StepState
 from holdfast.core.run_start import part_names, start
 from holdfast.core.run_turn import Error, Turn
 from holdfast.core.run_words import CancelJob, CancelRun, TellParent, WithdrawApproval
-from holdfast.core.workflow_graph import UNDO
 
 
 def stop(turn: Turn, step: Step, reason: str, *, error: Error | None = None, undoes: bool = True) -> None:

@@ -15,11 +15,12 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.core.expression import Expression
+from holdfast.core.job import UNDO
 from holdfast.core.run import LOOK_S, Held, Run, RunState, Step, StepState
 from holdfast.core.run_words import Advance, Command, Draw, Needed, Room, Said, StartRun, SubmitJob
 from holdfast.core.template import Template
 from holdfast.core.workflow import Compensation, JobStep
-from holdfast.core.workflow_graph import UNDO, Graph, Node
+from holdfast.core.workflow_graph import Graph, Node
 
 SLOTTED = frozenset({"job", "workflow", "notify"})
 """Kinds that count as active: something outside of the run is at work for them."""

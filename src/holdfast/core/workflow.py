@@ -216,8 +216,13 @@ def workflow_record_id(name: str, revision: int) -> str:
 
 
 def definition_of(record: Record) -> Definition:
-    return msgspec.json.decode(record.body, type=Definition)
+    return _decode(record.body)
 
 
 def revision_of(record: Record) -> int:
     return int(record.id.rpartition("@")[2])
+
+
+_decode = msgspec.json.Decoder(Definition).decode
+# Made here, and not by the first who asks: definitions are read in threads, and msgspec shows other threads what it knows of a
+# type before that is complete. The process crashes if one uses it.

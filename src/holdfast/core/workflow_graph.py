@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from holdfast.core.document import Path, Refused
 from holdfast.core.expression import Expression, compile_expression
+from holdfast.core.job import UNDO
 from holdfast.core.schema import Schema, compile_schema
 from holdfast.core.template import Template, compile_template
 from holdfast.core.workflow import (
@@ -34,7 +35,6 @@ from holdfast.core.workflow import (
 from holdfast.errors import Invalid
 
 VARIABLES = frozenset({"input", "steps", "run"})
-UNDO = "~undo"
 
 Spec = StepSpec | Compensation
 

@@ -29,6 +29,7 @@ from holdfast.core.policy import Policy, bounds_today, consequences, still_allow
 from holdfast.core.record import Kind
 from holdfast.core.states import Event, State
 from holdfast.errors import Invalid
+from holdfast.flow.policies import find_active
 from holdfast.ports import Change, Note, RecordChange, Store, Transaction
 
 POLICY_TIGHTENED = "policy-tightened"
@@ -143,7 +144,7 @@ class Passage(NamedTuple):
     """What the gate makes of one dispatch."""
 
     transaction: Transaction
-    """Empty where the policy cannot be asked now: it comes round again."""
+    """Empty where the policy cannot be asked now, or this process has an old one: it comes round again."""
     refused: str
     """Why the job is not dispatched but decided again; empty: it is dispatched, and its approval used up."""
 
@@ -164,7 +165,9 @@ async def pass_gate(dispatches: Sequence[Change], *, store: Store, policy: Polic
         why = why_unusable(approval, job, now=now)
         if not why and not still_allows(job.decision, policy, job):
             why = POLICY_TIGHTENED
-        if why:
+        if why == POLICY_TIGHTENED and await _is_of_today(job, store=store):
+            passages.append(Passage(Transaction(), why))
+        elif why:
             passages.append(Passage(_decided_anew(job, approval, why, policy=policy, now=now), why))
         else:
             assert approval is not None
@@ -173,6 +176,12 @@ async def pass_gate(dispatches: Sequence[Change], *, store: Store, policy: Polic
             dispatch = replace(change, after=after, detail={**change.detail, "approval": approval.id})
             passages.append(Passage(Transaction(changes=[dispatch], records=[used]), ""))
     return passages
+
+
+async def _is_of_today(job: Job, *, store: Store) -> bool:
+    """Whether the job was decided by the version that is in force: another one here is an old one, which has no say."""
+    active = await find_active(store)
+    return active.number > 0 and (job.decision or {}).get("policy") == active.number
 
 
 def _decided_anew(job: Job, approval: Approval | None, why: str, *, policy: Policy, now: float) -> Transaction:

@@ -129,8 +129,11 @@ async def tell(incident: Incident, tenant: Tenant, *, store: Store) -> Story:
     until = store.now() if incident.stopped_at is None else incident.stopped_at + LAST_WORDS_S
     told = [Happening(note.at, "note", note.by, note.text) for note in incident.remarks]
     lines: list[Line] = []
+    is_cut = False
     for chain in dict.fromkeys((PLANE, tenant)):
-        lines += await _lines_since(chain, incident.started_at, until, store=store)
+        found = await _lines_since(chain, incident.started_at, until, store=store)
+        lines += found[:SHOWN_MAX]
+        is_cut |= len(found) > SHOWN_MAX
     told += [_did(line) for line in lines]
     events: list[JobEvent] = []
     after = incident.after
@@ -143,15 +146,15 @@ async def tell(incident: Incident, tenant: Tenant, *, store: Store) -> Story:
     did = {(line.action, int(line.at) + second) for line in lines for second in (-1, 0, 1)}
     notable = [event for event in events if event.kind.startswith(NOTABLE) and (event.kind, int(event.at)) not in did]
     told += [_saw(event) for event in notable[:SHOWN_MAX]]
-    is_cut = len(notable) > SHOWN_MAX or len(events) >= EVENTS_MAX
+    is_cut |= len(notable) > SHOWN_MAX or len(events) >= EVENTS_MAX
     return Story(sorted(told), dict(Counter(event.kind for event in events)), is_cut)
 
 
 async def _lines_since(chain: Tenant, since: float, until: float, *, store: Store) -> list[Line]:
-    """Newest first until it began: what came before it may be much."""
+    """Newest first until it began, for what came before it may be much; or until there are more than are told."""
     found: list[Line] = []
     before: int | None = None
-    while len(found) < SHOWN_MAX:
+    while len(found) <= SHOWN_MAX:
         page = await list_lines(chain, store=store, limit=100, before=before)
         found += [line for line in page if since <= line.at <= until]
         if not page or page[-1].at < since:

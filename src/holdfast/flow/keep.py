@@ -35,11 +35,15 @@ async def change_record(
     store: Store,
     entry: Entry | None = None,
 ) -> Record:
-    """The record as `change` made it, one version on. Raises `Conflict` if others are always faster."""
+    """The record as `change` made it, one version on; as it was, without a line, if that is the same. Raises `Conflict` if
+    others are always faster."""
     for _ in range(TRIES):
-        record = change(await store.get_record(kind, tenant, record_id))
-        if await write_record(record, store=store, entry=entry):
-            return record
+        before = await store.get_record(kind, tenant, record_id)
+        after = change(before)
+        if replace(after, version=before.version) == before:
+            return before
+        if await write_record(after, store=store, entry=entry):
+            return after
     raise keeps_changing(kind)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from holdfast.core.approval import Approval, ApprovalState
 from holdfast.core.approval import from_record as approval_of
@@ -25,33 +26,40 @@ PAGE = 100
 """Steps. Each may have an output of a megabyte."""
 
 
-async def recover_runs(
-    records: Sequence[Record], *, store: Store, advancer: Advancer, telemetry: Telemetry
-) -> list[TurnEnd]:
+class Missed(NamedTuple):
+    """What a run is to be told."""
+
+    run: Run
+    turn: Turn
+    reason: str
+    """Empty: it was only looked at. That nothing was missed is no recovery."""
+
+
+async def find_missed(record: Record, *, store: Store) -> Missed | None:
+    """Look at a run whose time has come. None: there is nothing to be done about it."""
+    run, now = run_of(record), store.now()
+    action = recover_run(run, now=now)
+    if action.remedy is RunRemedy.NOTHING:
+        return None
+    missed: list[Happening] = []
+    if action.remedy is RunRemedy.LOOK:
+        missed = await _ask_steps(run, now=now, store=store)
+    elif action.remedy is RunRemedy.TAKE_TURN and await may_begin(run, store=store):
+        missed = [TurnCame(run.generation)]
+    reason = action.reason if missed or action.remedy is RunRemedy.FIRE else ""
+    return Missed(run, Turn(run.tenant, run.id, [*missed, TimerDue()]), reason)
+
+
+async def tell_missed(found: Sequence[Missed], *, advancer: Advancer, telemetry: Telemetry) -> list[TurnEnd]:
     """Tell each run what it has missed. A second reconciler tells it nothing new."""
-    now = store.now()
-    turns: list[Turn] = []
-    reasons: list[tuple[Run, str]] = []
-    for run in map(run_of, records):
-        action = recover_run(run, now=now)
-        if action.remedy is RunRemedy.NOTHING:
-            continue
-        missed: list[Happening] = []
-        if action.remedy is RunRemedy.LOOK:
-            missed = await _find_missed(run, now=now, store=store)
-        elif action.remedy is RunRemedy.TAKE_TURN and await may_begin(run, store=store):
-            missed = [TurnCame(run.generation)]
-        turns.append(Turn(run.tenant, run.id, [*missed, TimerDue()]))
-        # That nothing was missed is no recovery: the run was only looked at.
-        reasons.append((run, action.reason if missed or action.remedy is RunRemedy.FIRE else ""))
-    ends = await advancer.advance(turns) if turns else []
-    for (run, reason), end in zip(reasons, ends, strict=True):
-        if reason and end is TurnEnd.WRITTEN:
-            telemetry.run_recovered(run, reason=reason)
+    ends = await advancer.advance([missed.turn for missed in found]) if found else []
+    for missed, end in zip(found, ends, strict=True):
+        if missed.reason and end is TurnEnd.WRITTEN:
+            telemetry.run_recovered(missed.run, reason=missed.reason)
     return ends
 
 
-async def _find_missed(run: Run, *, now: float, store: Store) -> list[Happening]:
+async def _ask_steps(run: Run, *, now: float, store: Store) -> list[Happening]:
     missed: list[Happening] = []
     after = ""
     while True:

@@ -50,13 +50,13 @@ async def submit_in_session(submission: Submission, policy: SessionPolicy, *, st
     looked = policy is not SessionPolicy.REJECT
     for _ in range(TRIES):
         stopped = () if policy is SessionPolicy.REJECT else live
-        changes = [_stopping(job, policy, now=store.now()) for job in stopped if not job.cancel_requested]
+        changes = [_stopping(job, policy, now=store.now()) for job in stopped if job.makes_busy]
         [written] = await store.transact([_together(await followed(changes, store=store), alone)])
         if written:
             return await _accepted(submission, store)
         found = await store.list_session(*session)
         if policy is SessionPolicy.REJECT:
-            busy = next((job for job in found if not job.cancel_requested), None)
+            busy = next((job for job in found if job.makes_busy), None)
             if busy is not None:
                 raise SessionBusy(busy.session, job_id=busy.id)
         if submission.key is not None and looked and _versions(found) == _versions(live):

@@ -142,9 +142,10 @@ async def remove_schedule(desk: Desk, call: Call) -> Answer:
 async def trigger_schedule(desk: Desk, call: Call) -> Answer:
     """One tick now, whatever it says about overlap, and paused or not. Its other ticks stay as they are."""
     plane = desk.plane
+    # The same for each try: a run is started under the key of its tick, before the schedule is written.
+    now = plane.store.now()
     for _ in range(TRIES):
         schedule = await _get(desk, call)
-        now = plane.store.now()
         due = Due((now,), skipped=False, next_at=schedule.next_at)
         entry = _entry(desk, call, "schedule.triggered", schedule.name)
         fired = await fire(schedule, due, store=plane.store, submitter=plane.submitter, runs=plane.runs, entry=entry)

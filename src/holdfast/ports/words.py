@@ -48,7 +48,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     """Of everything the caller sent that makes the job what it is; empty without a key."""
     alone: bool = False
-    """Only in `transact`: not to be stored while its `session` has another live job that nobody has asked to stop."""
+    """Only in `transact`: not to be stored while its `session` has another job that makes it busy (`Job.makes_busy`)."""
     records: Sequence[RecordChange] = ()
     """Written with the job if it is new; a submission that repeats one leaves them alone. In `submit` they are new ones;
     elsewhere each is to be at the version it names."""

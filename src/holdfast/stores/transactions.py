@@ -128,4 +128,4 @@ def _may_be_alone(ledger: Ledger, job: Job, changes: Sequence[Change]) -> bool:
         return True
     live = {other.id: other for other in ledger.list_session(job.tenant, job.session)}
     live |= {change.after.id: change.after for change in changes if change.after.id in live}
-    return all(other.is_terminal or other.cancel_requested for other in live.values())
+    return not any(other.makes_busy for other in live.values())
