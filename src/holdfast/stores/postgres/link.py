@@ -152,18 +152,26 @@ class Lines:
             raise translated(failure, self._subject, applied=None) from None
 
     async def _ask(self, question: Callable[[asyncpg.Connection], Awaitable[T]], deadline: float) -> T:
-        async with self._lent() as connection:
+        async with self._lent(deadline) as connection:
             with ended_at(connection, deadline):
                 return await question(connection)
 
     @asynccontextmanager
-    async def _lent(self) -> AsyncIterator[asyncpg.Connection]:
-        async with self._free:
+    async def _lent(self, deadline: float) -> AsyncIterator[asyncpg.Connection]:
+        # Many may be waiting, and each who is served may take all the time there is: of a server that does not answer the last of
+        # them would hear after all the others.
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._free.acquire()
+        except TimeoutError:
+            raise StoreUnavailable(self._subject, "no answer in time", applied=False) from None
+        try:
             if not self._open:
                 raise StoreUnavailable(self._subject, "the store is not open", applied=False)
             connection = self._idle.pop() if self._idle else None
             if connection is None or connection.is_closed():
-                connection = await connect(self._url, timeout_s=self._timeout_s)
+                async with asyncio.timeout_at(deadline):
+                    connection = await connect(self._url, timeout_s=self._timeout_s)
             try:
                 yield connection
             except (asyncio.CancelledError, *LOST, asyncpg.ReadOnlySQLTransactionError):
@@ -172,6 +180,8 @@ class Lines:
                 raise
             finally:
                 self._take_back(connection)
+        finally:
+            self._free.release()
 
     def _take_back(self, connection: asyncpg.Connection) -> None:
         if self._open and not connection.is_closed():
