@@ -14,7 +14,7 @@ import pytest
 from holdfast.buses import inspect_bus, open_bus
 from holdfast.buses.nats.options import parse
 from holdfast.config import explain
-from holdfast.errors import Invalid
+from holdfast.errors import BusUnavailable, Invalid
 from holdfast.locks.runtime import SYSTEM
 from holdfast.stores import StoreWithBus
 from plane.nats_buses import nats_bus, nats_running
@@ -101,6 +101,45 @@ async def test_user_may_be_limited_to_what_a_plane_needs() -> None:
             assert await two.take("w1", limit=10) == []
 
 
+def limited(publish: str, subscribe: str) -> str:
+    """To what a plane needs, but for what is left out."""
+    permissions = f"permissions: {{ publish: [{publish}], subscribe: [{subscribe}] }}"
+    return f'authorization {{ users: [{{ user: "me", password: "right", {permissions} }}] }}'
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [limited('"holdfast.>"', '"_INBOX.>"'), limited('">"', '"holdfast.arrivals"')],
+    ids=["its questions", "the answers"],
+)
+async def test_user_who_may_not_even_ask_for_the_stream_is_refused_at_the_start_and_told_what_to_grant(
+    limits: str,
+) -> None:
+    """NATS leaves unanswered what it forbids: without a word it would look as if nobody were there."""
+    with nats_running(limits) as server:
+        url = f"nats://me:right@127.0.0.1:{server.port}"
+        with pytest.raises(Invalid, match=r"(?s)ermissions.*publish to holdfast\.>, \$JS\.API\.>"):
+            async with nats_bus(url, timeout_s=0.5):
+                pass
+        with pytest.raises(Invalid, match="ermissions"):
+            await inspect_bus(url, runtime=SYSTEM, timeout_s=0.5)
+
+
+async def test_what_a_user_may_not_do_is_named_where_it_fails(caplog: pytest.LogCaptureFixture) -> None:
+    limits = limited('"$JS.API.STREAM.>", "$JS.ACK.>"', '"holdfast.arrivals", "_INBOX.>"')
+    with nats_running(limits) as server:
+        async with nats_bus(f"nats://me:right@127.0.0.1:{server.port}", timeout_s=0.5) as bus:
+            with pytest.raises(
+                BusUnavailable, match=r"(?s)ermissions.*holdfast\.deliveries\.w1.*publish to holdfast\.>"
+            ):
+                await bus.publish([a_delivery()])
+            with pytest.raises(BusUnavailable, match=r"ermissions.*consumer"):
+                await bus.take("w1", limit=10)
+
+    assert "bus.error" in caplog.text
+    assert "right" not in caplog.text
+
+
 @pytest.mark.parametrize("url", [f"kafka://me:{SECRET}@a", f"nats://me:{SECRET}@a?x=1"])
 def test_command_refuses_a_bus_without_showing_its_password(url: str, tmp_path: Path) -> None:
     command = ["up", "--store", f"sqlite:///{tmp_path / 'plane.db'}", "--bus", url, "--port", "0"]
@@ -123,6 +162,16 @@ async def test_server_without_jetstream_is_refused_at_the_start_and_told_by_the_
                 pass
         with pytest.raises(Invalid, match="start it with -js"):
             await inspect_bus(server.url, runtime=SYSTEM, timeout_s=20)
+
+
+async def test_account_without_jetstream_is_told_by_the_doctor_as_by_the_plane() -> None:
+    with nats_running('accounts { A { jetstream: disabled, users: [{ user: "me", password: "right" }] } }') as server:
+        url = f"nats://me:right@127.0.0.1:{server.port}"
+        with pytest.raises(Invalid, match="for this account"):
+            async with nats_bus(url):
+                pass
+        with pytest.raises(Invalid, match="for this account"):
+            await inspect_bus(url, runtime=SYSTEM, timeout_s=20)
 
 
 async def test_tls_that_is_asked_for_is_not_done_without() -> None:
