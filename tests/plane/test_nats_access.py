@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tls_door import MAKERS, certified
 
 from holdfast.buses import inspect_bus, open_bus
 from holdfast.buses.nats.options import parse
@@ -182,16 +182,28 @@ async def test_tls_that_is_asked_for_is_not_done_without() -> None:
                 pass
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
 async def test_tls_with_an_authority_of_ones_own(tmp_path: Path) -> None:
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test -addext subjectAltName=IP:127.0.0.1"
-    subprocess.run([*command.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    with nats_running(f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}') as server:
-        with pytest.raises(Invalid, match="name its CA"):
+    certificate = certified(tmp_path, "right")
+    with nats_running(speaking_tls(certificate)) as server:
+        with pytest.raises(Invalid, match="ca=FILE"):
             async with nats_bus(f"tls://127.0.0.1:{server.port}"):
                 pass
         async with nats_bus(f"tls://127.0.0.1:{server.port}?ca={certificate}") as bus:
             await bus.publish([a_delivery()])
 
             assert await bus.take("w1", limit=10) == [a_delivery()]
+
+
+@pytest.mark.parametrize(("kind", "step"), MAKERS)
+async def test_certificate_that_no_authority_could_mend_is_told_with_what_does(
+    tmp_path: Path, kind: str, step: str
+) -> None:
+    certificate = MAKERS[kind, step](tmp_path, "right")
+    with nats_running(speaking_tls(certificate)) as server:
+        with pytest.raises(Invalid, match=step):
+            async with nats_bus(f"tls://127.0.0.1:{server.port}?ca={certificate}"):
+                pass
+
+
+def speaking_tls(certificate: Path) -> str:
+    return f'tls {{ cert_file: "{certificate}", key_file: "{certificate.with_suffix(".key")}" }}'

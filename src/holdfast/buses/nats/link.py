@@ -18,6 +18,7 @@ from nats.aio.client import Client
 from holdfast.buses.nats.options import Options
 from holdfast.errors import BusUnavailable, Invalid
 from holdfast.locks.runtime import Runtime
+from holdfast.locks.stores.certificate import distrusted
 
 logger = logging.getLogger("holdfast")
 
@@ -177,7 +178,8 @@ class Link:
 def _refuse_hopeless(error: Exception, options: Options) -> None:
     """What a person must put right, not time."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        raise Invalid(f"the certificate of NATS at {options.shown} is not trusted: name its CA with ca=FILE") from error
+        why, step = distrusted(error, authority="ca")
+        raise Invalid(f"NATS at {options.shown}: {why}. {step}") from error
     if isinstance(error, FileNotFoundError | PermissionError):
         raise Invalid(f"the file of creds or nkey cannot be read: {error.strerror}") from error
     if isinstance(error, nats.errors.SecureConnWantedError):

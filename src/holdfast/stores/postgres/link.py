@@ -15,6 +15,7 @@ import asyncpg
 from holdfast.errors import HoldfastError, Invalid, StoreUnavailable
 from holdfast.locks.errors import StoreRefused, Unavailable
 from holdfast.locks.stores import shown
+from holdfast.locks.stores.certificate import distrusted
 from holdfast.locks.stores.postgres.link import BROKEN, FAILURES, ended_at, explained
 
 T = TypeVar("T")
@@ -65,10 +66,9 @@ async def connect_first(url: str, *, timeout_s: float) -> asyncpg.Connection:
     certificate is just being replaced."""
     try:
         return await connect(url, timeout_s=timeout_s)
-    except ssl.SSLCertVerificationError:
-        raise Invalid(
-            f"the certificate of Postgres at {shown(url)} is not trusted: name its authority with sslrootcert=FILE"
-        ) from None
+    except ssl.SSLCertVerificationError as failure:
+        why, step = distrusted(failure, authority="sslrootcert")
+        raise Invalid(f"Postgres at {shown(url)}: {why}. {step}") from None
     except (FileNotFoundError, PermissionError):
         own = parse_qs(urlsplit(url).query)
         unread = [name for name in _FILES if name in own and not os.access(own[name][0], os.R_OK)]

@@ -14,6 +14,7 @@ import asyncpg
 
 from holdfast.locks.errors import LockError, StoreRefused, Unavailable
 from holdfast.locks.stores import shown
+from holdfast.locks.stores.certificate import distrusted
 from holdfast.locks.stores.postgres.free import PLAN
 
 if TYPE_CHECKING:
@@ -110,8 +111,8 @@ def explained(failure: Exception, subject: str, *, applied: bool | None) -> Exce
     if isinstance(failure, LockError):
         return failure
     if isinstance(failure, ssl.SSLCertVerificationError):
-        step = "Name its authority in the URL with sslrootcert=FILE"
-        return StoreRefused(subject, "its certificate is not trusted", next_step=step)
+        why, step = distrusted(failure, authority="sslrootcert")
+        return StoreRefused(subject, why, next_step=step)
     if isinstance(failure, ValueError | asyncpg.DataError):  # a key or a URL that cannot be
         return ValueError(str(failure))
     if isinstance(failure, asyncpg.TargetServerAttributeNotMatched):
