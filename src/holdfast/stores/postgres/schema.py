@@ -7,6 +7,7 @@ that the release before goes on working on what it finds; `oldest` is the oldest
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -59,16 +60,26 @@ async def prepare(connection: asyncpg.Connection, subject: str, topics: Topics |
         raise _refused(subject, STANDBY)
     if facts["schema"] is None:
         raise _refused(subject, "no schema of the search_path exists; create it")
+    limit = round(CREATE_S * 1000)
+    patience_s = CREATE_S + timeout_s  # the server is to give up first, and say so
+    # Whoever fails leaves the transaction as it is: their connection is hung up.
+    transaction = connection.transaction(isolation="read_committed")
+    await answered(connection, transaction.start(), timeout_s=timeout_s)
+    limits = f"SET LOCAL statement_timeout = {limit}; SET LOCAL idle_in_transaction_session_timeout = {limit}"
+    await answered(connection, connection.execute(limits), timeout_s=timeout_s)
     # Several processes may find the tables missing: the first creates them, the others look again.
-    async with connection.transaction(isolation="read_committed"):
-        limit = round(CREATE_S * 1000)
-        await connection.execute(
-            f"SET LOCAL statement_timeout = {limit}; SET LOCAL idle_in_transaction_session_timeout = {limit}"
-        )
-        await connection.execute(f"SELECT pg_advisory_xact_lock({LOCK})")
-        await _migrate(connection, subject)
-        if topics is not None:
-            await _adopt_topics(connection, topics)
+    turn = connection.execute(f"SELECT pg_advisory_xact_lock({LOCK})")
+    await answered(connection, turn, timeout_s=patience_s)
+    await answered(connection, _migrate(connection, subject), timeout_s=patience_s)
+    if topics is not None:
+        await _adopt_topics(connection, topics, patience_s)
+    try:
+        # No limit of the server's ends this one.
+        await answered(connection, transaction.commit(), timeout_s=patience_s)
+    except TimeoutError:
+        raise _refused(
+            subject, "a commit is not acknowledged; is a standby away that it waits for? See holdfast doctor"
+        ) from None
 
 
 async def _migrate(connection: asyncpg.Connection, subject: str) -> None:
@@ -90,16 +101,17 @@ async def _migrate(connection: asyncpg.Connection, subject: str) -> None:
             )
 
 
-async def _adopt_topics(connection: asyncpg.Connection, topics: Topics) -> None:
+async def _adopt_topics(connection: asyncpg.Connection, topics: Topics, patience_s: float) -> None:
     """Work out anew when each live job is to be looked at, if the topics' limits are not those of before."""
     digest = hashlib.sha256(repr(topics).encode()).hexdigest()
-    if await connection.fetchval("SELECT value FROM holdfast_settings WHERE name = 'topics'") == digest:
+    ask = partial(answered, connection, timeout_s=patience_s)
+    if await ask(connection.fetchval("SELECT value FROM holdfast_settings WHERE name = 'topics'")) == digest:
         return
-    await connection.execute(_TOPICS, digest)
-    live = await connection.cursor(f"{SELECT_JOB} WHERE look_at IS NOT NULL")
-    while rows := await live.fetch(REVIEW_MAX):
+    await ask(connection.execute(_TOPICS, digest))
+    live = await ask(connection.cursor(f"{SELECT_JOB} WHERE look_at IS NOT NULL"))
+    while rows := await ask(live.fetch(REVIEW_MAX)):
         reviewed: list[tuple[Any, ...]] = [(job.id, look_at(job, topics.get)) for job in map(job_of, rows)]
-        await connection.execute(_REVIEW, *arrays_of(("id", "look_at"), reviewed))
+        await ask(connection.execute(_REVIEW, *arrays_of(("id", "look_at"), reviewed)))
 
 
 def _text(migration: Migration) -> str:
