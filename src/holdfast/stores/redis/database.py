@@ -84,7 +84,7 @@ class RedisDatabase:
             words=self.news.words,
         )
         try:
-            start = await prepare(self._writing, self._keys)
+            start = await prepare(self._writing, self._keys, self._runtime)
             await adopt_topics(self._writing, batches, self._keys, self._topics)
             self.news.start(start.number)
             await self._listening.connected()

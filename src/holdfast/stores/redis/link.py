@@ -54,6 +54,8 @@ JOBS = script("jobs.lua")
 EVENTS = script("events.lua")
 READY = script("ready.lua")
 MOVE = script("move.lua")
+ARRIVE = script("arrive.lua")
+ARRIVED = script("arrived.lua")
 TURN = script("turn.lua")
 
 
