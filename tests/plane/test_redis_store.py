@@ -251,6 +251,30 @@ async def test_full_server_refuses_a_write_as_a_whole(raw: redis.Redis) -> None:
         server.remove()
 
 
+@pytest.mark.parametrize("taken", ["tenant:acme", "ready", "payloads", "counts", "events", "hand:w1"])
+async def test_key_that_another_program_has_taken_fails_a_write_as_a_whole(
+    url: str, raw: redis.Redis, taken: str
+) -> None:
+    """A script that fails in the middle takes nothing back, and its next try would find the job, and acknowledge it."""
+    async with opened(url) as store:
+        job = await submitted(store)
+        key, aside = named(url, taken), named(url, "aside")
+        if raw.exists(key):
+            raw.rename(key, aside)
+        raw.set(key, "theirs")
+        kept = {name: raw.dump(name) for name in raw.keys(named(url, "*"))}
+        writing = store.apply([sending(store, job)]) if taken == "hand:w1" else submitted(store)
+        with pytest.raises(StoreUnavailable, match=r"is a string.*namespace=NAME") as caught:
+            await writing
+
+        assert caught.value.applied is False
+        assert {name: raw.dump(name) for name in raw.keys(named(url, "*"))} == kept
+        raw.delete(key)
+        if raw.exists(aside):
+            raw.rename(aside, key)
+        assert await store.apply([sending(store, job)]) == [True]
+
+
 async def test_keys_of_a_newer_kind_are_refused(url: str, raw: redis.Redis) -> None:
     raw.hset(named(url, "settings"), mapping={"version": 9, "oldest": 9})
 

@@ -36,6 +36,9 @@ ELSEWHERE = ("MOVED", "READONLY", "CLUSTERDOWN", "MASTERDOWN")
 """Answers of a server that is not, or no longer, the one to ask: the next connection looks for it."""
 
 
+SHARED = "Another program uses this key: remove it, or give the plane another namespace with ?namespace=NAME"
+
+
 class Script(NamedTuple):
     text: str
     sha: str
@@ -104,6 +107,8 @@ class Line:
     def _refusal(self, refused: ReplyError) -> LockError:
         if refused.code in ELSEWHERE:
             self._connection.drop("this is not the server to ask any more")
+        if refused.code == "WRONGTYPE":
+            return StoreRefused(self._subject, str(refused), next_step=SHARED)
         return refusal(self._subject, _without_arguments(refused))
 
 
