@@ -251,6 +251,24 @@ async def test_full_server_refuses_a_write_as_a_whole(raw: redis.Redis) -> None:
         server.remove()
 
 
+async def test_what_happens_is_still_told_when_the_server_has_forgotten_everything(url: str, raw: redis.Redis) -> None:
+    """As one that keeps nothing and was started anew: if numbers began again, whoever waits would hear of none but by polling,
+    until they are as high as before."""
+    async with opened(url) as store:
+        told: list[int] = []
+        store.subscribe(lambda events: told.extend(event.number for event in events))
+        for _ in range(3):
+            await submitted(store)
+        raw.delete(*raw.keys(named(url, "*")))
+
+        job = await submitted(store)
+        await asyncio.sleep(0)
+
+        assert told == [1, 2, 3, 4]
+        assert [event.number for event in await store.list_events(after=3, limit=9)] == [4]
+        assert await store.get_job(ACME, job.id) == job
+
+
 @pytest.mark.parametrize("taken", ["tenant:acme", "ready", "payloads", "counts", "events", "hand:w1"])
 async def test_key_that_another_program_has_taken_fails_a_write_as_a_whole(
     url: str, raw: redis.Redis, taken: str

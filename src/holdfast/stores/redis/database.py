@@ -82,6 +82,7 @@ class RedisDatabase:
             timeout_s=self._timeout_s,
             now=self.clock.now,
             words=self.news.words,
+            told=self.news.last,
         )
         try:
             start = await prepare(self._writing, self._keys, self._runtime)
