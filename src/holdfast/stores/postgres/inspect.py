@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.inspection import Aspect, Fact, Inspection, Replicas, Sync, Writes
 from holdfast.locks.stores import shown
 from holdfast.locks.stores.postgres.link import FAILURES
-from holdfast.stores.postgres.link import answered, connect_first, hang_up, translated
+from holdfast.stores.postgres.link import answered, connect_first, hang_up, refuse_encoding, translated
 
 if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
 
 _ASK = """
     SELECT current_setting('server_version') AS version,
+           getdatabaseencoding() AS encoding,
            current_setting('fsync') AS fsync,
            current_setting('full_page_writes') AS full_page_writes,
            current_setting('synchronous_commit') AS synchronous_commit,
@@ -40,6 +41,7 @@ async def inspect(url: str, *, runtime: Runtime, timeout_s: float) -> Inspection
             await hang_up(connection, timeout_s=timeout_s)
     except FAILURES as failure:
         raise translated(failure, shown(url), applied=False) from None
+    refuse_encoding(found["encoding"], shown(url))
     return Inspection(
         engine="PostgreSQL",
         version=found["version"].split()[0],

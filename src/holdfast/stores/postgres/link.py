@@ -16,7 +16,7 @@ from holdfast.errors import HoldfastError, Invalid, StoreUnavailable
 from holdfast.locks.errors import StoreRefused, Unavailable
 from holdfast.locks.stores import shown
 from holdfast.locks.stores.certificate import distrusted
-from holdfast.locks.stores.postgres.link import BROKEN, FAILURES, ended_at, explained
+from holdfast.locks.stores.postgres.link import BROKEN, FAILURES, MAKE_UTF8, ended_at, explained, not_utf8
 
 T = TypeVar("T")
 
@@ -77,6 +77,12 @@ async def connect_first(url: str, *, timeout_s: float) -> asyncpg.Connection:
         raise Invalid(f"{unread[0]} in the store's URL must name a readable file") from None
     except (ValueError, OverflowError):
         raise Invalid("the store's URL cannot be used; check its port, and what follows its '?'") from None
+
+
+def refuse_encoding(encoding: str, subject: str) -> None:
+    """Raises `StoreUnavailable` for one that cannot keep everything."""
+    if encoding != "UTF8":
+        raise StoreUnavailable(subject, f"{not_utf8(encoding)}. {MAKE_UTF8}", applied=False)
 
 
 async def answered(connection: asyncpg.Connection, question: Awaitable[T], *, timeout_s: float) -> T:

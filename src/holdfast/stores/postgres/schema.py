@@ -16,7 +16,7 @@ import asyncpg
 from holdfast.core.topic import Topics
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.ledger import REVIEW_MAX, look_at
-from holdfast.stores.postgres.link import STANDBY, answered
+from holdfast.stores.postgres.link import STANDBY, answered, refuse_encoding
 from holdfast.stores.postgres.rows import SELECT_JOB, arrays_of, rows_of
 from holdfast.stores.postgres.writer import LOCK
 from holdfast.stores.rows import job_of
@@ -36,7 +36,7 @@ CREATE_S = 60.0
 """Making tables may take longer than a call, and is not broken off for that."""
 
 _FACTS = """
-    SELECT pg_is_in_recovery() AS standby, current_schema() AS schema,
+    SELECT pg_is_in_recovery() AS standby, current_schema() AS schema, getdatabaseencoding() AS encoding,
            EXISTS (SELECT FROM pg_class WHERE relname = 'holdfast_migrations' AND pg_table_is_visible(oid)) AS prepared
 """
 _MIGRATIONS = """
@@ -58,6 +58,7 @@ async def prepare(connection: asyncpg.Connection, subject: str, topics: Topics |
     facts = await answered(connection, connection.fetchrow(_FACTS), timeout_s=timeout_s)
     if facts["standby"]:
         raise _refused(subject, STANDBY)
+    refuse_encoding(facts["encoding"], subject)
     if facts["schema"] is None:
         raise _refused(subject, "no schema of the search_path exists; create it")
     limit = round(CREATE_S * 1000)

@@ -29,7 +29,8 @@ LISTEN_PROBE_S, LISTEN_RETRY_S = 15.0, 1.0
 _FACTS = """
     SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'holdfast_store' AND pg_table_is_visible(oid)) AS prepared,
            EXISTS (SELECT FROM pg_class WHERE relname = 'holdfast_releases' AND pg_table_is_visible(oid)) AS complete,
-           pg_is_in_recovery() AS standby, current_setting('transaction_isolation') AS isolation
+           pg_is_in_recovery() AS standby, current_setting('transaction_isolation') AS isolation,
+           getdatabaseencoding() AS encoding
 """
 
 ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
@@ -51,6 +52,7 @@ BROKEN = (
 )
 FAILURES = (LockError, asyncpg.PostgresError, asyncpg.InternalClientError, *BROKEN)
 
+MAKE_UTF8 = "Create one for it: CREATE DATABASE … TEMPLATE template0 ENCODING 'UTF8'"
 _USE_PRIMARY = "Use the primary: list all hosts in the URL, and the one that can be written is found"
 _NEXT_STEPS = {
     asyncpg.InvalidAuthorizationSpecificationError: "Check user and password of the URL, and the server's pg_hba.conf",
@@ -126,6 +128,11 @@ def explained(failure: Exception, subject: str, *, applied: bool | None) -> Exce
     return Unavailable(subject, str(failure) or "no answer in time", applied=applied)
 
 
+def not_utf8(encoding: str) -> str:
+    """Keys, and all that a plane is told, are Unicode: some of it could not be kept, and that would be found out late."""
+    return f"the encoding of this database is {encoding}, and must be UTF8"
+
+
 class Listener:
     """Hears wake-ups on a connection of its own. They are hints: nobody is told when they cannot be heard."""
 
@@ -174,6 +181,8 @@ async def _prepare(connection: asyncpg.Connection, subject: str, deadline: float
         facts = await connection.fetchrow(_FACTS)
         if facts["standby"]:
             raise StoreRefused(subject, "this server is a standby, which cannot be written", next_step=_USE_PRIMARY)
+        if facts["encoding"] != "UTF8":
+            raise StoreRefused(subject, not_utf8(facts["encoding"]), next_step=MAKE_UTF8)
         if facts["isolation"] != "read committed":
             # Stricter levels turn every wait for a row into an error.
             await connection.execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED")
