@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nats
 import pytest
 from tls_door import MAKERS, certified
 
@@ -17,7 +18,7 @@ from holdfast.config import explain
 from holdfast.errors import BusUnavailable, Invalid
 from holdfast.locks.runtime import SYSTEM
 from holdfast.stores import StoreWithBus
-from plane.nats_buses import nats_bus, nats_running
+from plane.nats_buses import NAMES, nats_bus, nats_running
 from plane.test_nats_bus import a_delivery
 
 SECRET = "hunter2"
@@ -172,6 +173,18 @@ async def test_account_without_jetstream_is_told_by_the_doctor_as_by_the_plane()
                 pass
         with pytest.raises(Invalid, match="for this account"):
             await inspect_bus(url, runtime=SYSTEM, timeout_s=20)
+
+
+async def test_stream_that_somebody_else_has_made_is_told_by_the_doctor_as_by_the_plane() -> None:
+    with nats_running() as server:
+        client = await nats.connect(server.url)
+        await client.jetstream().add_stream(name=NAMES.stream, subjects=[f"{NAMES.subjects}.*"])
+        await client.close()
+        with pytest.raises(Invalid, match="is not one that holdfast made"):
+            async with nats_bus(server.url):
+                pass
+        with pytest.raises(Invalid, match="is not one that holdfast made"):
+            await inspect_bus(server.url, runtime=SYSTEM, timeout_s=20)
 
 
 async def test_tls_that_is_asked_for_is_not_done_without() -> None:

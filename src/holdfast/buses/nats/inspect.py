@@ -11,7 +11,7 @@ from nats.errors import NoRespondersError
 
 from holdfast.buses.nats.link import Link
 from holdfast.buses.nats.options import Options, parse
-from holdfast.buses.nats.stream import NO_JETSTREAM, Names, no_jetstream
+from holdfast.buses.nats.stream import NO_JETSTREAM, Names, no_jetstream, refuse_foreign
 from holdfast.core.inspection import Aspect, Fact, Inspection, Replicas, Sync
 from holdfast.errors import BusUnavailable
 
@@ -49,6 +49,8 @@ async def inspect(url: str, *, runtime: Runtime, timeout_s: float) -> Inspection
 
 def _told(options: Options, names: Names, version: str, answer: dict[str, Any]) -> Inspection:
     config = answer.get("config", {})
+    if config:
+        refuse_foreign(names, config.get("retention"), config.get("subjects"))
     # Before the first plane has made it, the stream is as the URL wants it.
     copies, storage = config.get("num_replicas", options.replicas), config.get("storage", "file")
     return Inspection(
