@@ -48,6 +48,18 @@ async def test_database_that_cannot_keep_every_name_is_refused_by_plane_doctor_a
         await admin.execute("DROP DATABASE latin WITH (FORCE)")
 
 
+async def test_schema_that_the_role_may_not_use_is_not_said_to_be_missing_alone(
+    url: str, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    await admin.execute("CREATE ROLE stranger LOGIN")
+    try:
+        as_stranger = urlsplit(url)._replace(netloc=f"stranger@127.0.0.1:{urlsplit(url).port}")
+        with pytest.raises(StoreUnavailable, match="GRANT USAGE"):
+            await opened(urlunsplit(as_stranger)).__aenter__()
+    finally:
+        await admin.execute("DROP ROLE stranger")
+
+
 async def test_tables_of_a_newer_kind_are_refused_unless_they_only_add(
     url: str, admin: psycopg.AsyncConnection[Any]
 ) -> None:

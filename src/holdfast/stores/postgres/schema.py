@@ -60,7 +60,10 @@ async def prepare(connection: asyncpg.Connection, subject: str, topics: Topics |
         raise _refused(subject, STANDBY)
     refuse_encoding(facts["encoding"], subject)
     if facts["schema"] is None:
-        raise _refused(subject, "no schema of the search_path exists; create it")
+        raise _refused(
+            subject,
+            "no schema of the search_path exists, or this role may not use it: create it, or GRANT USAGE ON SCHEMA … TO this role",
+        )
     limit = round(CREATE_S * 1000)
     patience_s = CREATE_S + timeout_s  # the server is to give up first, and say so
     # Whoever fails leaves the transaction as it is: their connection is hung up.
