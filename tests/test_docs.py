@@ -136,7 +136,7 @@ def test_events_are_those_documented() -> None:
     for module in ("telemetry", "loops", "gateway/app"):
         logged |= set(
             re.findall(
-                r'(?:_log(?:_run)?\(logging\.[A-Z]+, |logger\.\w+\()"([a-z_]+\.[a-z_]+)"',
+                r'(?:_log(?:_run)?\(logging\.[A-Z]+, |logger\.\w+\()"([a-z_]+\.[a-z_]+)[" ]',
                 (ROOT / f"src/holdfast/{module}.py").read_text(),
             )
         )

@@ -10,8 +10,9 @@ import shutil
 import ssl
 import struct
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,17 +21,56 @@ POSTGRES_ASKS = struct.pack(">II", 8, 80877103)
 """What a client of Postgres says before it speaks TLS."""
 
 
-def certified(folder: Path, name: str) -> Path:
+_NEW_KEY = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=test"
+_LONG_AGO = "-startdate 20200101000000Z -enddate 20200201000000Z"
+_AUTHORITY = """
+[ca]
+default_ca = own
+[own]
+database = index
+serial = serial
+new_certs_dir = .
+default_md = sha256
+policy = any
+x509_extensions = host
+[any]
+commonName = supplied
+[host]
+subjectAltName = IP:127.0.0.1
+"""
+
+
+def certified(folder: Path, name: str, *, address: str = "IP:127.0.0.1") -> Path:
     """A certificate of this host that is its own authority; its key lies beside it."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl to make a certificate")
     made = folder / f"{name}.pem"
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=test"
-    address = ["-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run(
-        [*command.split(), *address, "-keyout", folder / f"{name}.key", "-out", made], check=True, capture_output=True
+    _openssl(
+        folder, f"req -x509 {_NEW_KEY} -days 2 -addext subjectAltName={address} -keyout {name}.key -out {name}.pem"
     )
     return made
+
+
+def expired(folder: Path, name: str) -> Path:
+    """The same, of a time that is over."""
+    (folder / "index").touch()
+    (folder / "serial").write_text("01")
+    (folder / "authority.cnf").write_text(_AUTHORITY)
+    _openssl(folder, f"req -new {_NEW_KEY} -keyout {name}.key -out {name}.csr")
+    signing = f"-config authority.cnf -keyfile {name}.key -in {name}.csr -out {name}.pem"
+    _openssl(folder, f"ca -selfsign -batch -notext {_LONG_AGO} {signing}")
+    return folder / f"{name}.pem"
+
+
+MAKERS: dict[tuple[str, str], Callable[[Path, str], Path]] = {
+    ("expired", "Renew it on the server"): expired,
+    ("of another host", "Name the server in the URL"): partial(certified, address="DNS:elsewhere.example"),
+}
+"""Certificates that are no good, whoever vouches for them, by what is wrong and what to do."""
+
+
+def _openssl(folder: Path, command: str) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl to make a certificate")
+    subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True)
 
 
 @asynccontextmanager

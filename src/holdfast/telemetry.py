@@ -82,12 +82,12 @@ class Telemetry:
 
     def relay_failed(self, *, error: Exception) -> None:
         self._metrics.retried.labels("relay").inc()
-        logger.warning("relay.failed", extra={"event": "relay.failed", "error": str(error)})
+        logger.warning("relay.failed error=%s", error, extra={"event": "relay.failed", "error": str(error)})
 
-    def rolled_back(self, job: Job) -> None:
+    def rolled_back(self, job: Job, *, error: Exception) -> None:
         self._metrics.retried.labels("publish").inc()
         self._of(job).rolled_back.inc()
-        self._log(logging.WARNING, "dispatch.rolled_back", job)
+        self._log(logging.WARNING, "dispatch.rolled_back", job, error=str(error))
 
     def rollback_failed(self, job: Job, *, error: Exception) -> None:
         self._metrics.retried.labels("rollback_write").inc()

@@ -17,14 +17,14 @@ from nats.js import api
 
 from holdfast.cli import cli
 from holdfast.config import Settings
-from holdfast.core.inspection import Aspect, Files, Inspection, Replicas, Sync
+from holdfast.core.inspection import Aspect, Files, Inspection, Replicas, Sync, Writes
 from holdfast.core.promises import judge
 from holdfast.core.topic import Topics
 from holdfast.errors import BusUnavailable, StoreUnavailable
 from holdfast.locks.runtime import SYSTEM
 from holdfast.ops.doctor import examine
 from holdfast.stores import inspect_store, open_store
-from holdfast.stores.postgres.inspect import _replicas, _sync
+from holdfast.stores.postgres.inspect import _replicas, _sync, _writes
 from holdfast.stores.redis.inspect import _eviction as redis_eviction
 from holdfast.stores.redis.inspect import _replicas as redis_replicas
 from holdfast.stores.redis.inspect import _sync as redis_sync
@@ -96,7 +96,14 @@ async def test_file_on_a_network_mount_is_refused(tmp_path: Path, monkeypatch: p
     assert ([one.code for one in found.ailments], found.is_broken) == (["network-file"], True)
 
 
-POSTGRES = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "standbys": "", "replicas": 0}
+POSTGRES = {
+    "fsync": "on",
+    "full_page_writes": "on",
+    "synchronous_commit": "on",
+    "standbys": "",
+    "replicas": 0,
+    "read_only": "off",
+}
 
 
 @pytest.mark.parametrize(
@@ -130,6 +137,27 @@ async def test_postgres_is_asked_as_the_plane_would_be_connected(running: dict[s
     assert found.value(Aspect.REPLICAS) == Replicas.NONE
     assert found.clock is not None
     assert "@" not in found.place
+
+
+@pytest.mark.parametrize(
+    ("settings", "writes"),
+    [
+        ({}, Writes.TAKEN),
+        ({"read_only": "on"}, Writes.REFUSED),
+        ({"standbys": "b"}, Writes.REFUSED),
+        ({"standbys": "b", "synchronous_commit": "local"}, Writes.TAKEN),
+        ({"standbys": "b", "replicas": 1}, Writes.TAKEN),
+    ],
+)
+def test_postgres_that_acknowledges_no_write_in_our_words(settings: dict[str, Any], writes: Writes) -> None:
+    assert _writes({**POSTGRES, **settings}).value == writes
+
+
+async def test_postgres_that_can_only_be_read_is_refused(running: dict[str, servers.Server | None]) -> None:
+    url = server_url(running)
+    found = await examine(Settings(store=f"{url}?default_transaction_read_only=on"), runtime=SYSTEM)
+
+    assert "no-writes" in [one.code for one in found.ailments]
 
 
 @pytest.mark.usefixtures("on_disk")
@@ -243,3 +271,24 @@ async def test_redis_is_asked(running: dict[str, servers.Server | None], tmp_pat
     assert found.engine in ("Redis", "Valkey")
     assert {fact.setting for fact in found.facts} >= {"maxmemory-policy", "connected replicas"}
     assert found.clock is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "codes"),
+    [
+        (("--min-replicas-to-write", "1"), ["no-writes"]),
+        (("--maxmemory", "1"), ["no-writes"]),
+        (("--no-appendfsync-on-rewrite", "yes"), ["sync-interval"]),
+        # As hosted ones do: what it is cannot be told.
+        (("--rename-command", "CONFIG", ""), ["sync-interval"]),
+    ],
+)
+async def test_redis_is_judged_as_it_is(options: tuple[str, ...], codes: list[str]) -> None:
+    server = servers.redis_server("--appendonly", "yes", "--appendfsync", "always", *options).start()
+    try:
+        found = await examine(Settings(store=server.url), runtime=SYSTEM)
+    finally:
+        server.remove()
+
+    assert [one.code for one in found.ailments] == codes
+    assert found.store.settings["mode"] == "standalone"

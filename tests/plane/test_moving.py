@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import stat
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from importlib.util import find_spec
@@ -22,14 +23,18 @@ from holdfast.config import Settings
 from holdfast.core.job import JobId
 from holdfast.core.retention import Limits
 from holdfast.errors import Conflict, Invalid, StoreUnavailable
+from holdfast.locks.errors import Unavailable
 from holdfast.locks.runtime import SYSTEM
 from holdfast.moving import export_store, import_store, migrate_store
 from holdfast.ports import Note, Snapshot
 from holdfast.stores import StoreWithBus, open_portable, open_store
 from holdfast.stores.portable import Page
+from holdfast.stores.redis import arrival as redis_arrival
 from holdfast.stores.redis import dump as redis_dump
 from holdfast.stores.redis import portable as redis_portable
+from holdfast.stores.redis.commands import Word
 from holdfast.stores.redis.keys import Keys
+from holdfast.stores.redis.link import ARRIVE, PlaneLink, Script
 from holdfast.stores.redis.load import Ask
 from plane.agreeing import EPOCH, answers
 from plane.jobs import ACME, ManualRuntime, dispatched, prune, recoverable, submitted
@@ -246,6 +251,44 @@ async def test_copy_of_a_plane_in_redis_is_of_one_moment_or_not_given_out(
                 pytest.fail("not a page of it is given out")
 
         assert (raw.get(named(url, "turn")), raw.ttl(named(url, "turn"))) == (b"another", -1)
+
+
+@pytest.mark.parametrize("next_one", ["a plane", "an import", "an export"])
+async def test_import_into_redis_that_broke_off_when_it_was_decided_is_brought_to_its_end_by_whoever_comes_next(
+    running: dict[str, servers.Server | None],
+    clock: ManualRuntime,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    next_one: str,
+) -> None:
+    """Keys take their place some at a time, for nobody else is served meanwhile; and nobody writes in between."""
+    source, file = f"sqlite:///{tmp_path}/source.db", tmp_path / "plane.jsonl"
+    _, kept = await filled(source, clock, seed=1)
+    exported = await export_store(source, file, alone=True, runtime=clock)
+    monkeypatch.setattr(redis_arrival, "NAMES_MAX", 3)
+    run, pages = PlaneLink.run, itertools.count()
+
+    async def cut_off(link: PlaneLink, what: Script, keys: Sequence[str], arguments: Sequence[Word] = ()) -> Any:
+        if what is ARRIVE and next(pages) == 2:
+            raise Unavailable(link.subject, "connection lost", applied=None)
+        return await run(link, what, keys, arguments)
+
+    with FRESH["redis"](running) as url, client(url) as raw:
+        with monkeypatch.context() as patch:
+            patch.setattr(PlaneLink, "run", cut_off)
+            with pytest.raises(StoreUnavailable, match="connection lost"):
+                await import_store(file, url, runtime=clock)
+        assert (raw.get(named(url, "turn")), raw.ttl(named(url, "turn"))) == (b"arriving", -1)
+
+        if next_one == "an import":
+            with pytest.raises(Conflict, match="not empty"):
+                await import_store(file, url, runtime=clock)
+        elif next_one == "an export":
+            assert await export_store(url, tmp_path / "again.jsonl", alone=True, runtime=clock) == exported
+        async with opened(url, clock) as store:
+            assert await all_of(store) == kept
+            await submitted(store)
+        assert raw.keys(named(url, "moving:*")) == []
 
 
 async def test_export_is_its_owner_s_and_replaces_nothing(tmp_path: Path) -> None:

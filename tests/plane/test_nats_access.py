@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import nats
 import pytest
+from tls_door import MAKERS, certified
 
 from holdfast.buses import inspect_bus, open_bus
 from holdfast.buses.nats.options import parse
 from holdfast.config import explain
-from holdfast.errors import Invalid
+from holdfast.errors import BusUnavailable, Invalid
 from holdfast.locks.runtime import SYSTEM
 from holdfast.stores import StoreWithBus
-from plane.nats_buses import nats_bus, nats_running
+from plane.nats_buses import NAMES, nats_bus, nats_running
 from plane.test_nats_bus import a_delivery
 
 SECRET = "hunter2"
@@ -101,6 +102,45 @@ async def test_user_may_be_limited_to_what_a_plane_needs() -> None:
             assert await two.take("w1", limit=10) == []
 
 
+def limited(publish: str, subscribe: str) -> str:
+    """To what a plane needs, but for what is left out."""
+    permissions = f"permissions: {{ publish: [{publish}], subscribe: [{subscribe}] }}"
+    return f'authorization {{ users: [{{ user: "me", password: "right", {permissions} }}] }}'
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [limited('"holdfast.>"', '"_INBOX.>"'), limited('">"', '"holdfast.arrivals"')],
+    ids=["its questions", "the answers"],
+)
+async def test_user_who_may_not_even_ask_for_the_stream_is_refused_at_the_start_and_told_what_to_grant(
+    limits: str,
+) -> None:
+    """NATS leaves unanswered what it forbids: without a word it would look as if nobody were there."""
+    with nats_running(limits) as server:
+        url = f"nats://me:right@127.0.0.1:{server.port}"
+        with pytest.raises(Invalid, match=r"(?s)ermissions.*publish to holdfast\.>, \$JS\.API\.>"):
+            async with nats_bus(url, timeout_s=0.5):
+                pass
+        with pytest.raises(Invalid, match="ermissions"):
+            await inspect_bus(url, runtime=SYSTEM, timeout_s=0.5)
+
+
+async def test_what_a_user_may_not_do_is_named_where_it_fails(caplog: pytest.LogCaptureFixture) -> None:
+    limits = limited('"$JS.API.STREAM.>", "$JS.ACK.>"', '"holdfast.arrivals", "_INBOX.>"')
+    with nats_running(limits) as server:
+        async with nats_bus(f"nats://me:right@127.0.0.1:{server.port}", timeout_s=0.5) as bus:
+            with pytest.raises(
+                BusUnavailable, match=r"(?s)ermissions.*holdfast\.deliveries\.w1.*publish to holdfast\.>"
+            ):
+                await bus.publish([a_delivery()])
+            with pytest.raises(BusUnavailable, match=r"ermissions.*consumer"):
+                await bus.take("w1", limit=10)
+
+    assert "bus.error" in caplog.text
+    assert "right" not in caplog.text
+
+
 @pytest.mark.parametrize("url", [f"kafka://me:{SECRET}@a", f"nats://me:{SECRET}@a?x=1"])
 def test_command_refuses_a_bus_without_showing_its_password(url: str, tmp_path: Path) -> None:
     command = ["up", "--store", f"sqlite:///{tmp_path / 'plane.db'}", "--bus", url, "--port", "0"]
@@ -125,6 +165,28 @@ async def test_server_without_jetstream_is_refused_at_the_start_and_told_by_the_
             await inspect_bus(server.url, runtime=SYSTEM, timeout_s=20)
 
 
+async def test_account_without_jetstream_is_told_by_the_doctor_as_by_the_plane() -> None:
+    with nats_running('accounts { A { jetstream: disabled, users: [{ user: "me", password: "right" }] } }') as server:
+        url = f"nats://me:right@127.0.0.1:{server.port}"
+        with pytest.raises(Invalid, match="for this account"):
+            async with nats_bus(url):
+                pass
+        with pytest.raises(Invalid, match="for this account"):
+            await inspect_bus(url, runtime=SYSTEM, timeout_s=20)
+
+
+async def test_stream_that_somebody_else_has_made_is_told_by_the_doctor_as_by_the_plane() -> None:
+    with nats_running() as server:
+        client = await nats.connect(server.url)
+        await client.jetstream().add_stream(name=NAMES.stream, subjects=[f"{NAMES.subjects}.*"])
+        await client.close()
+        with pytest.raises(Invalid, match="is not one that holdfast made"):
+            async with nats_bus(server.url):
+                pass
+        with pytest.raises(Invalid, match="is not one that holdfast made"):
+            await inspect_bus(server.url, runtime=SYSTEM, timeout_s=20)
+
+
 async def test_tls_that_is_asked_for_is_not_done_without() -> None:
     """Before the password is sent: whoever stands in between would ask for it in the open."""
     with nats_running('authorization { user: "me", password: "right" }') as server:
@@ -133,16 +195,28 @@ async def test_tls_that_is_asked_for_is_not_done_without() -> None:
                 pass
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
 async def test_tls_with_an_authority_of_ones_own(tmp_path: Path) -> None:
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test -addext subjectAltName=IP:127.0.0.1"
-    subprocess.run([*command.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    with nats_running(f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}') as server:
-        with pytest.raises(Invalid, match="name its CA"):
+    certificate = certified(tmp_path, "right")
+    with nats_running(speaking_tls(certificate)) as server:
+        with pytest.raises(Invalid, match="ca=FILE"):
             async with nats_bus(f"tls://127.0.0.1:{server.port}"):
                 pass
         async with nats_bus(f"tls://127.0.0.1:{server.port}?ca={certificate}") as bus:
             await bus.publish([a_delivery()])
 
             assert await bus.take("w1", limit=10) == [a_delivery()]
+
+
+@pytest.mark.parametrize(("kind", "step"), MAKERS)
+async def test_certificate_that_no_authority_could_mend_is_told_with_what_does(
+    tmp_path: Path, kind: str, step: str
+) -> None:
+    certificate = MAKERS[kind, step](tmp_path, "right")
+    with nats_running(speaking_tls(certificate)) as server:
+        with pytest.raises(Invalid, match=step):
+            async with nats_bus(f"tls://127.0.0.1:{server.port}?ca={certificate}"):
+                pass
+
+
+def speaking_tls(certificate: Path) -> str:
+    return f'tls {{ cert_file: "{certificate}", key_file: "{certificate.with_suffix(".key")}" }}'

@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 import servers
-from tls_door import POSTGRES_ASKS, certified, tls_door
+from tls_door import MAKERS, POSTGRES_ASKS, certified, tls_door
 
 from holdfast.errors import Invalid, StoreUnavailable
 from holdfast.locks import LockClass, Locks, StoreRefused, SyncLocks
@@ -94,6 +94,21 @@ async def test_locks_name_the_authority_that_is_missing_and_no_password(door: in
         await asyncio.to_thread(hold_in_a_thread, url)
 
     assert SECRET not in f"{refused.value!r} {refused_too.value!r}"
+
+
+@pytest.mark.parametrize(("kind", "step"), MAKERS)
+async def test_certificate_that_no_authority_could_mend_is_told_with_what_does(
+    server: servers.Server, tmp_path: Path, kind: str, step: str
+) -> None:
+    certificate = MAKERS[kind, step](tmp_path, "right")
+    async with tls_door(server.port, certificate, asks=POSTGRES_ASKS) as port:
+        url = url_of(port, SECRET, "verify-full", certificate)
+        with pytest.raises(Invalid, match=step):
+            async with opened(url):
+                raise AssertionError("it must not open")
+        with pytest.raises(StoreRefused, match=step):
+            async with Locks(url) as locks:
+                await locks.acquire(LOCK, "k")
 
 
 def hold_in_a_thread(url: str) -> None:

@@ -14,12 +14,15 @@ import pytest
 import servers
 from harness import eventually
 
+from holdfast.config import Settings
 from holdfast.core.topic import Topics
 from holdfast.errors import StoreUnavailable
 from holdfast.locks.runtime import SYSTEM
+from holdfast.ops.doctor import examine
 from holdfast.ops.proxy import Proxy
 from holdfast.ports import Submission
 from holdfast.stores import inspect_store, open_store
+from holdfast.stores.postgres import schema
 from plane.jobs import ACME, a_job, submitted
 from plane.postgres_schemas import admin, opened, url  # noqa: F401
 
@@ -128,6 +131,24 @@ async def test_server_that_lets_nobody_in_is_asked_no_more_often_because_many_wa
         assert {getattr(answer, "applied", "stored") for answer in answers} == {False}
         await admin.execute(f"ALTER ROLE {role} LOGIN".encode())
         assert await submitted(store)
+
+
+async def test_plane_whose_first_commit_waits_for_a_standby_that_is_away_is_not_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No timeout of Postgres ends a commit that waits: the plane would never have been heard of again."""
+    monkeypatch.setattr(schema, "CREATE_S", 0.5)
+    server = servers.postgres_server("synchronous_standby_names=nobody", fsync=True).start()
+    try:
+        store = open_store(server.url, topics=Topics(), runtime=SYSTEM, timeout_s=2.0)
+        async with asyncio.timeout(10):
+            with pytest.raises(StoreUnavailable, match="standby"):
+                await store.open()
+
+        found = await examine(Settings(store=server.url), runtime=SYSTEM)
+        assert [one.code for one in found.ailments] == ["no-writes"]
+    finally:
+        server.remove()
 
 
 @pytest.mark.parametrize("ask", ["open", "inspect"])

@@ -8,6 +8,7 @@ import asyncio
 import math
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import psycopg
@@ -19,7 +20,11 @@ from holdfast.core.record import Kind
 from holdfast.core.states import Event, State
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import StoreUnavailable
+from holdfast.locks.errors import StoreRefused
+from holdfast.locks.runtime import SYSTEM
+from holdfast.locks.stores import open_store as open_lock_store
 from holdfast.ports import JobFilter, Note, RecordChange, Submission, Transaction
+from holdfast.stores import inspect_store
 from holdfast.stores.ledger import REVIEW_MAX
 from holdfast.stores.postgres.rows import arrays_of, rows_of
 from holdfast.stores.server_clock import ServerClock
@@ -27,6 +32,32 @@ from plane.jobs import ACME, a_job, a_record, new, recoverable, running, sending
 from plane.postgres_schemas import PLANES, admin, opened, several, url, value  # noqa: F401
 
 # -- tables ----------------------------------------------------------------------------------------
+
+
+async def test_database_that_cannot_keep_every_name_is_refused_by_plane_doctor_and_locks(
+    url: str, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    await admin.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
+    try:
+        latin = urlunsplit(urlsplit(url)._replace(path="/latin", query=""))
+        locks = open_lock_store(latin, holder="h", prefix="p:", runtime=SYSTEM)
+        for use in (opened(latin).__aenter__, lambda: inspect_store(latin, runtime=SYSTEM), locks.open):
+            with pytest.raises((StoreUnavailable, StoreRefused), match=r"LATIN1.*ENCODING 'UTF8'"):
+                await use()
+    finally:
+        await admin.execute("DROP DATABASE latin WITH (FORCE)")
+
+
+async def test_schema_that_the_role_may_not_use_is_not_said_to_be_missing_alone(
+    url: str, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    await admin.execute("CREATE ROLE stranger LOGIN")
+    try:
+        as_stranger = urlsplit(url)._replace(netloc=f"stranger@127.0.0.1:{urlsplit(url).port}")
+        with pytest.raises(StoreUnavailable, match="GRANT USAGE"):
+            await opened(urlunsplit(as_stranger)).__aenter__()
+    finally:
+        await admin.execute("DROP ROLE stranger")
 
 
 async def test_tables_of_a_newer_kind_are_refused_unless_they_only_add(

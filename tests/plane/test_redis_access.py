@@ -15,7 +15,7 @@ from typing import TypeAlias
 import pytest
 import redis
 import servers
-from tls_door import certified, tls_door
+from tls_door import MAKERS, certified, tls_door
 
 from holdfast.errors import StoreUnavailable
 from holdfast.locks import LockClass, Locks, StoreRefused, SyncLocks
@@ -98,6 +98,19 @@ async def test_what_does_not_fit_is_refused_with_the_next_step_and_without_the_p
         await use(url_of(door, password, tmp_path / f"{ca}.pem"))
 
     assert password not in f"{refused.value!r} {refused.value} {caplog.text}"
+
+
+@pytest.mark.parametrize(("kind", "step"), MAKERS)
+@every_use
+async def test_certificate_that_no_authority_could_mend_is_told_with_what_does(
+    server: servers.Server, tmp_path: Path, use: Use, kind: str, step: str
+) -> None:
+    certificate = MAKERS[kind, step](tmp_path, "right")
+    async with tls_door(server.port, certificate) as port:
+        with pytest.raises((StoreUnavailable, StoreRefused), match=step) as refused:
+            await use(url_of(port, SECRET, certificate))
+
+    assert "ssl_ca_certs" not in str(refused.value)
 
 
 @pytest.fixture

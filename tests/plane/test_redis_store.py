@@ -19,10 +19,9 @@ from holdfast.core.record import Kind
 from holdfast.core.retention import Limits
 from holdfast.core.states import Event
 from holdfast.core.topic import Topic, Topics
-from holdfast.errors import HoldfastError, StoreUnavailable
-from holdfast.locks.runtime import SYSTEM
+from holdfast.errors import StoreUnavailable
 from holdfast.ports import Accepted, Change, Delivery, JobFilter, Note, RecordChange, Submission
-from holdfast.stores import StoreWithBus, open_store
+from holdfast.stores import StoreWithBus
 from holdfast.stores.redis.link import SETTLE, WRITE
 from plane.jobs import ACME, a_job, a_record, dispatched, new, recoverable, running, sending, stepped, stored, submitted
 from plane.redis_namespaces import named, opened, raw, url  # noqa: F401
@@ -182,6 +181,24 @@ async def test_promoted_replica_that_lagged_gives_out_no_number_and_no_fence_twi
         replica.remove()
 
 
+async def test_what_happens_is_still_told_when_the_server_has_forgotten_everything(url: str, raw: redis.Redis) -> None:
+    """As one that keeps nothing and was started anew: if numbers began again, whoever waits would hear of none but by polling,
+    until they are as high as before."""
+    async with opened(url) as store:
+        told: list[int] = []
+        store.subscribe(lambda events: told.extend(event.number for event in events))
+        for _ in range(3):
+            await submitted(store)
+        raw.delete(*raw.keys(named(url, "*")))
+
+        job = await submitted(store)
+        await asyncio.sleep(0)
+
+        assert told == [1, 2, 3, 4]
+        assert [event.number for event in await store.list_events(after=3, limit=9)] == [4]
+        assert await store.get_job(ACME, job.id) == job
+
+
 # -- where it is -----------------------------------------------------------------------------------
 
 
@@ -219,87 +236,6 @@ async def test_planes_of_different_namespaces_know_nothing_of_each_other(url: st
         assert await two.find_jobs([job.id]) == [None]
         assert (await two.submit([Submission(job=job, key=None, digest="")]))[0] == Accepted(job, repeated=False)
         await two.prune(Limits(two.now(), two.now()))
-
-
-# -- what it refuses -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
-async def test_server_that_may_throw_jobs_away_is_refused(policy: str) -> None:
-    server = servers.redis_server("--maxmemory-policy", policy).start()
-    try:
-        with pytest.raises(StoreUnavailable, match=f"{policy}.*set it to noeviction"):
-            await open_store(server.url, topics=Topics(), runtime=SYSTEM).open()
-    finally:
-        server.remove()
-
-
-async def test_full_server_refuses_a_write_as_a_whole(raw: redis.Redis) -> None:
-    server = servers.redis_server().start()
-    try:
-        async with opened(server.url) as store:
-            job = await submitted(store)
-            with redis.Redis(port=server.port) as admin:
-                admin.config_set("maxmemory", 1)
-                with pytest.raises(StoreUnavailable, match="maxmemory") as caught:
-                    await store.apply([sending(store, job)])
-                assert caught.value.applied is False
-                assert await store.get_job(ACME, job.id) == job
-                admin.config_set("maxmemory", 0)
-            assert await store.apply([sending(store, job)]) == [True]
-    finally:
-        server.remove()
-
-
-async def test_keys_of_a_newer_kind_are_refused(url: str, raw: redis.Redis) -> None:
-    raw.hset(named(url, "settings"), mapping={"version": 9, "oldest": 9})
-
-    with pytest.raises(StoreUnavailable, match="upgrade this process first"):
-        await open_store(url, topics=Topics(), runtime=SYSTEM).open()
-
-
-async def test_server_that_is_away_is_unavailable_and_its_password_is_not_shown() -> None:
-    store = open_store(f"redis://ann:s3cret@127.0.0.1:{servers.free_port()}/0", topics=Topics(), runtime=SYSTEM)
-
-    with pytest.raises(StoreUnavailable) as caught:
-        await store.open()
-
-    assert caught.value.applied is False
-    assert "s3cret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "redis://ann:s3/cret@127.0.0.1:1/0",
-        "redis://ann:s3cret@127.0.0.1:1/0?namespace={x}",
-        "redis://ann:s3cret@127.0.0.1:1/0?sslmode=s3cret",
-        "redis://ann:s3cret@127.0.0.1:x/0",
-    ],
-)
-def test_url_that_cannot_be_used_is_not_repeated_in_the_error(url: str) -> None:
-    with pytest.raises(ValueError, match=r"percent-encoded|braces|option|port") as caught:
-        open_store(url, topics=Topics(), runtime=SYSTEM)
-
-    assert "s3" not in str(caught.value)
-
-
-async def test_value_that_cannot_be_stored_fails_alone_and_is_not_repeated_in_the_error(url: str) -> None:
-    async with opened(url) as store:
-        good = submission()
-        answers = await asyncio.gather(
-            store.submit([submission(topic="s3cret\0")]),
-            store.submit([good]),
-            store.submit([submission(tenant=Tenant("s3cret\0"))]),
-            store.submit([submission(priority=2**40)]),
-            return_exceptions=True,
-        )
-
-    assert answers[1] == [Accepted(good.job, repeated=False)]
-    for refused in (answers[0], *answers[2:]):
-        assert isinstance(refused, HoldfastError)
-        assert isinstance(refused, ValueError)
-        assert "s3cret" not in str(refused)
 
 
 # -- what it keeps ---------------------------------------------------------------------------------

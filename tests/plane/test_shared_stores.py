@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from urllib.parse import urlsplit
 
 import pytest
 import servers
 from harness import eventually
 
+from holdfast.core.job import Tenant
 from holdfast.core.record import Kind
-from holdfast.ports import Change, Delivery, JobEvent, Submission, Transaction
+from holdfast.core.states import State
+from holdfast.core.topic import Topics
+from holdfast.errors import StoreUnavailable
+from holdfast.locks.runtime import SYSTEM
+from holdfast.ops.proxy import Proxy
+from holdfast.ports import Change, Delivery, JobEvent, Store, Submission, Transaction
+from holdfast.stores import open_store
 from plane.jobs import ACME, a_job, replacing, sending, stored, submitted
 from plane.postgres_schemas import PLANES, several
 from plane.store_fixtures import FRESH
@@ -105,3 +114,30 @@ async def test_of_the_same_change_at_several_planes_one_wins(url: str) -> None:
         answers = await asyncio.gather(*(store.apply([sending(store, job)]) for job in jobs for store in stores))
 
         assert sum(done for [done] in answers) == len(jobs)
+
+
+async def test_many_who_ask_a_server_that_does_not_answer_wait_no_longer_than_one(url: str) -> None:
+    """Nor one after the other: a gateway may have hundreds of readers when its server stops."""
+    async with Proxy(urlsplit(url).port or 0) as proxy:
+        store = open_store(proxy.url(url), topics=Topics(), runtime=SYSTEM, timeout_s=0.5)
+        await store.open()
+        try:
+            await store.count_jobs()
+            proxy.deaf = True
+            async with asyncio.timeout(3):
+                answers = await asyncio.gather(*(store.count_jobs() for _ in range(50)), return_exceptions=True)
+
+            assert {(type(answer), getattr(answer, "applied", None)) for answer in answers} == {
+                (StoreUnavailable, False)
+            }
+            proxy.deaf = False
+            assert await eventually_counted(store) == {}
+        finally:
+            await store.close()
+
+
+async def eventually_counted(store: Store) -> dict[tuple[Tenant, State], int]:
+    """What was left of the connections is found to be dead first."""
+    while True:
+        with suppress(StoreUnavailable):
+            return await store.count_jobs()

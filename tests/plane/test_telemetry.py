@@ -7,6 +7,7 @@ from prometheus_client import generate_latest
 
 from holdfast.core.states import State
 from holdfast.core.topic import Topic, Topics
+from holdfast.errors import BusUnavailable
 from holdfast.telemetry import OTHER, UNDECLARED_MAX, Telemetry
 from plane.jobs import a_job
 
@@ -29,7 +30,7 @@ def test_topics_that_callers_invent_share_one_label_after_the_first_hundred() ->
         job = a_job(topic=f"later-{n}")
         telemetry.job_submitted(job)
         telemetry.job_dispatched(job, waited_s=0.1)
-        telemetry.rolled_back(job)
+        telemetry.rolled_back(job, error=OSError())
         telemetry.rollback_failed(job, error=OSError())
         telemetry.attempt_ended(job, a_job(topic=job.topic, state=State.SUCCEEDED))
         telemetry.job_recovered(job, a_job(topic=job.topic, state=State.TIMEOUT), reason="lease-expired")
@@ -41,6 +42,15 @@ def test_topics_that_callers_invent_share_one_label_after_the_first_hundred() ->
     assert counted(telemetry, "jobs_submitted_total", topic=OTHER) == 1001
     assert counted(telemetry, "dispatch_wait_seconds_count", topic=OTHER) == 1000
     assert counted(telemetry, "jobs_ended_total", topic=OTHER, state="TIMEOUT") == 1000
+
+
+def test_line_about_a_dispatch_that_came_to_nothing_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever the format: a formatter that shows the message alone is the usual one."""
+    Telemetry().rolled_back(a_job(), error=BusUnavailable("NATS at a", "maximum messages exceeded", applied=False))
+    Telemetry().relay_failed(error=BusUnavailable("NATS at a", "there is no connection", applied=False))
+
+    assert "maximum messages exceeded" in caplog.messages[0]
+    assert "there is no connection" in caplog.messages[1]
 
 
 def test_declared_topic_keeps_its_label_however_late_it_comes() -> None:

@@ -18,6 +18,7 @@ class Status(bytes):
 
 
 OK = Status(b"OK")
+KINDS: dict[type, bytes] = {bytes: b"string", list: b"list", dict: b"hash", set: b"set"}
 
 
 def wrong_type() -> RedisError:
@@ -74,6 +75,10 @@ class Keyspace:
     def do_time(self) -> list[bytes]:
         now_us = self._now_us()
         return [str(now_us // 1_000_000).encode(), str(now_us % 1_000_000).encode()]
+
+    def do_type(self, key: bytes) -> Status:
+        value = self.find(key)
+        return Status(b"none" if value is None else KINDS.get(type(value)) or value.kind)
 
     def do_exists(self, *keys: bytes) -> int:
         return sum(self.find(key) is not None for key in keys)

@@ -18,6 +18,8 @@ class Pairs(list[Any]):
 class SortedSet:
     """Members by score, and of one score by their bytes."""
 
+    kind = b"zset"
+
     def __init__(self) -> None:
         self.scores: dict[bytes, float] = {}
         self.places: list[Place] = []
@@ -143,6 +145,8 @@ Entry = tuple[tuple[int, int], list[bytes]]
 
 class EntryLog:
     """A stream. It stays when it is empty: no id is ever given out again."""
+
+    kind = b"stream"
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []

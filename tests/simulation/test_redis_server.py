@@ -127,6 +127,7 @@ class Asker:
         choices: tuple[tuple[Word, ...], ...] = (
             ("DEL", key, self.any_key()),
             ("EXISTS", key, key, self.any_key()),
+            ("TYPE", key),
             ("GET", key),
             ("HGET", key, "a"),
             ("ZCARD", key),

@@ -18,6 +18,7 @@ class Aspect(StrEnum):
     REPLICAS = "replicas"
     EVICTION = "eviction"
     FILES = "files"
+    WRITES = "writes"
 
 
 class Sync(StrEnum):
@@ -55,12 +56,18 @@ class Files(StrEnum):
     """A file system that goes with the machine's power."""
 
 
+class Writes(StrEnum):
+    TAKEN = "taken"
+    REFUSED = "refused"
+    """As the server is set and as things are: or it takes them, and never says that they are done."""
+
+
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
     """One setting, in the server's words and in ours."""
 
     aspect: Aspect
     value: str
-    """Of `Sync`, `Replicas`, `Eviction` or `Files`."""
+    """Of `Sync`, `Replicas`, `Eviction`, `Files` or `Writes`."""
     setting: str
     """As the server calls it."""
     found: str

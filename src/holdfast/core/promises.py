@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.core.inspection import Aspect, Eviction, Files, Inspection, Replicas, Sync
+from holdfast.core.inspection import Aspect, Eviction, Files, Inspection, Replicas, Sync, Writes
 
 SKEW_WARNED_S = 0.5
 SKEW_REFUSED_S = 10.0
@@ -67,6 +67,9 @@ RULINGS: dict[tuple[Part, Aspect, str], Ruling] = {
     ),
     ("store", Aspect.FILES, Files.MEMORY): Ruling(
         "memory-file", _B, "the file system goes with the machine's power (P4)"
+    ),
+    ("store", Aspect.WRITES, Writes.REFUSED): Ruling(
+        "no-writes", _B, "no write is acknowledged: no job is taken, and what runs loses its lease"
     ),
     ("bus", Aspect.SYNC, Sync.INTERVAL): Ruling(
         "bus-sync-interval", _W, "after a power loss some jobs wait for their dispatch timeout; none is lost"

@@ -327,7 +327,7 @@ class Dispatcher:
             self._telemetry.rollback_failed(sent, error=error)
             return
         if written:
-            self._telemetry.rolled_back(sent)
+            self._telemetry.rolled_back(sent, error=why)
             if len(self._put_off) < PUT_OFF_MAX:
                 self._put_off[back.id] = back.version
 

@@ -53,6 +53,10 @@ class News:
             self._task.cancel()
             await asyncio.wait([self._task])
 
+    def last(self) -> int:
+        """The number of the last event that listeners were told of."""
+        return self._told
+
     def subscribe(self, listener: Callable[[Sequence[JobEvent]], None]) -> Callable[[], None]:
         self._listeners.append(listener)
 

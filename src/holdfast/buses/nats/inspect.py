@@ -11,7 +11,7 @@ from nats.errors import NoRespondersError
 
 from holdfast.buses.nats.link import Link
 from holdfast.buses.nats.options import Options, parse
-from holdfast.buses.nats.stream import Names, no_jetstream
+from holdfast.buses.nats.stream import NO_JETSTREAM, Names, no_jetstream, refuse_foreign
 from holdfast.core.inspection import Aspect, Fact, Inspection, Replicas, Sync
 from holdfast.errors import BusUnavailable
 
@@ -32,7 +32,10 @@ async def inspect(url: str, *, runtime: Runtime, timeout_s: float) -> Inspection
             reply = await client.request(f"$JS.API.STREAM.INFO.{names.stream}", b"", timeout=timeout_s)
         except NoRespondersError as error:
             raise no_jetstream() from error
-        answers.append(msgspec.json.decode(reply.data))
+        answer = msgspec.json.decode(reply.data)
+        if answer.get("error", {}).get("err_code", 0) in NO_JETSTREAM:
+            raise no_jetstream()
+        answers.append(answer)
 
     link = Link(options, established=ask, lost=lambda: None, runtime=runtime, timeout_s=timeout_s)
     try:
@@ -46,6 +49,8 @@ async def inspect(url: str, *, runtime: Runtime, timeout_s: float) -> Inspection
 
 def _told(options: Options, names: Names, version: str, answer: dict[str, Any]) -> Inspection:
     config = answer.get("config", {})
+    if config:
+        refuse_foreign(names, config.get("retention"), config.get("subjects"))
     # Before the first plane has made it, the stream is as the URL wants it.
     copies, storage = config.get("num_replicas", options.replicas), config.get("storage", "file")
     return Inspection(

@@ -18,6 +18,7 @@ from nats.aio.client import Client
 from holdfast.buses.nats.options import Options
 from holdfast.errors import BusUnavailable, Invalid
 from holdfast.locks.runtime import Runtime
+from holdfast.locks.stores.certificate import distrusted
 
 logger = logging.getLogger("holdfast")
 
@@ -59,6 +60,8 @@ class Link:
         self._runtime = runtime
         self._timeout_s = timeout_s
         self._client: Client | None = None
+        self._forbidden = ""
+        """What the server said last that this user may not do. Whatever was asked for is then not answered at all."""
         self._ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -69,6 +72,8 @@ class Link:
             await self._connect()
         except (OSError, nats.errors.Error) as error:
             _refuse_hopeless(error, self._options)
+            if self._forbidden:
+                raise Invalid(f"NATS at {self._options.shown}: {self._forbidden}") from error
             self._tell_away(error)
         self._task = asyncio.create_task(self._keep(), name="holdfast-nats-link")
 
@@ -85,6 +90,8 @@ class Link:
         return self._client
 
     def unavailable(self, detail: str, *, applied: bool | None) -> BusUnavailable:
+        if self._forbidden:
+            detail = f"{detail}; {self._forbidden}"
         return BusUnavailable(f"NATS at {self._options.shown}", detail, applied=applied)
 
     def renew(self) -> None:
@@ -117,6 +124,7 @@ class Link:
     async def _connect(self) -> None:
         client = _Careful()
         self._ended.clear()
+        self._forbidden = ""
 
         async def ended() -> None:
             self._ended.set()
@@ -134,7 +142,7 @@ class Link:
                 pending_size=OUTBOUND_BYTES_MAX,
                 flush_timeout=self._timeout_s,  # of whoever finds that many bytes waiting
                 no_echo=True,  # what this plane tells the others it knows already
-                error_cb=_heard_error,
+                error_cb=self._heard_error,
                 closed_cb=ended,
                 **self._options.access,
             )
@@ -151,8 +159,18 @@ class Link:
         if client is not None:
             await _close(client)
 
+    async def _heard_error(self, error: Exception) -> None:
+        """What the client meets in the background: refused permissions, messages dropped because we are too slow."""
+        what, level = _described(error), logging.DEBUG
+        if "permissions violation" in what.lower():
+            self._forbidden = f"{what.removeprefix('nats: ')}. {_granting(self._options.namespace)}"
+            what, level = self._forbidden, logging.WARNING
+        elif isinstance(error, nats.errors.SlowConsumerError):
+            level = logging.WARNING
+        logger.log(level, "bus.error %s", what, extra={"event": "bus.error"})
+
     def _tell_away(self, error: Exception) -> None:
-        what = _described(error)
+        what = self._forbidden or _described(error)
         extra = {"event": "bus.unavailable", "server": self._options.shown, "error": what}
         logger.warning("bus.unavailable %s: %s", self._options.shown, what, extra=extra)
 
@@ -160,7 +178,8 @@ class Link:
 def _refuse_hopeless(error: Exception, options: Options) -> None:
     """What a person must put right, not time."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        raise Invalid(f"the certificate of NATS at {options.shown} is not trusted: name its CA with ca=FILE") from error
+        why, step = distrusted(error, authority="ca")
+        raise Invalid(f"NATS at {options.shown}: {why}. {step}") from error
     if isinstance(error, FileNotFoundError | PermissionError):
         raise Invalid(f"the file of creds or nkey cannot be read: {error.strerror}") from error
     if isinstance(error, nats.errors.SecureConnWantedError):
@@ -169,14 +188,13 @@ def _refuse_hopeless(error: Exception, options: Options) -> None:
         raise Invalid(f"NATS at {options.shown} refuses these credentials: check user, password or token") from error
 
 
+def _granting(namespace: str) -> str:
+    publish, subscribe = f"{namespace}.>, $JS.API.> and $JS.ACK.>", f"{namespace}.arrivals and _INBOX.>"
+    return f"Let this user publish to {publish}, and subscribe to {subscribe}"
+
+
 def _described(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-async def _heard_error(error: Exception) -> None:
-    """What the client meets in the background: refused permissions, messages dropped because we are too slow."""
-    level = logging.WARNING if isinstance(error, nats.errors.SlowConsumerError) else logging.DEBUG
-    logger.log(level, "bus.error %s", _described(error), extra={"event": "bus.error"})
 
 
 async def _close(client: Client) -> None:

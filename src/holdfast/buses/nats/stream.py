@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from nats.js import JetStreamContext, api
@@ -60,6 +61,10 @@ class Names(NamedTuple):
         return f"{self.subjects}.{token_of(worker)}"
 
     @property
+    def every_subject(self) -> str:
+        return f"{self.subjects}.*"
+
+    @property
     def on_disk(self) -> str:
         """How a stream that is not gets there."""
         return f"remove the stream, which a plane then makes again on disk: nats stream rm {self.stream}"
@@ -71,7 +76,7 @@ async def ensure_stream(js: JetStreamContext, names: Names, *, replicas: int) ->
     Raises `Invalid` where this server cannot, or has another one of that name."""
     wanted = api.StreamConfig(
         name=names.stream,
-        subjects=[f"{names.subjects}.*"],
+        subjects=[names.every_subject],
         retention=api.RetentionPolicy.WORK_QUEUE,
         storage=api.StorageType.FILE,
         discard=api.DiscardPolicy.NEW,
@@ -91,11 +96,16 @@ async def ensure_stream(js: JetStreamContext, names: Names, *, replicas: int) ->
         if error.err_code not in NO_JETSTREAM:
             raise  # it is being started, or has no leader
         raise no_jetstream() from error
-    if found.retention != api.RetentionPolicy.WORK_QUEUE or found.subjects != wanted.subjects:
+    refuse_foreign(names, found.retention, found.subjects)
+    return found.storage == api.StorageType.FILE
+
+
+def refuse_foreign(names: Names, retention: str | None, subjects: Sequence[str] | None) -> None:
+    """Raises `Invalid` for a stream that would not carry deliveries, or would keep them."""
+    if retention != api.RetentionPolicy.WORK_QUEUE.value or list(subjects or ()) != [names.every_subject]:
         raise Invalid(
             f"the stream {names.stream} is not one that holdfast made: remove it, or use another namespace or account"
         )
-    return found.storage == api.StorageType.FILE
 
 
 def no_jetstream() -> Invalid:

@@ -15,7 +15,8 @@ import asyncpg
 from holdfast.errors import HoldfastError, Invalid, StoreUnavailable
 from holdfast.locks.errors import StoreRefused, Unavailable
 from holdfast.locks.stores import shown
-from holdfast.locks.stores.postgres.link import BROKEN, FAILURES, ended_at, explained
+from holdfast.locks.stores.certificate import distrusted
+from holdfast.locks.stores.postgres.link import BROKEN, FAILURES, MAKE_UTF8, ended_at, explained, not_utf8
 
 T = TypeVar("T")
 
@@ -65,10 +66,9 @@ async def connect_first(url: str, *, timeout_s: float) -> asyncpg.Connection:
     certificate is just being replaced."""
     try:
         return await connect(url, timeout_s=timeout_s)
-    except ssl.SSLCertVerificationError:
-        raise Invalid(
-            f"the certificate of Postgres at {shown(url)} is not trusted: name its authority with sslrootcert=FILE"
-        ) from None
+    except ssl.SSLCertVerificationError as failure:
+        why, step = distrusted(failure, authority="sslrootcert")
+        raise Invalid(f"Postgres at {shown(url)}: {why}. {step}") from None
     except (FileNotFoundError, PermissionError):
         own = parse_qs(urlsplit(url).query)
         unread = [name for name in _FILES if name in own and not os.access(own[name][0], os.R_OK)]
@@ -77,6 +77,12 @@ async def connect_first(url: str, *, timeout_s: float) -> asyncpg.Connection:
         raise Invalid(f"{unread[0]} in the store's URL must name a readable file") from None
     except (ValueError, OverflowError):
         raise Invalid("the store's URL cannot be used; check its port, and what follows its '?'") from None
+
+
+def refuse_encoding(encoding: str, subject: str) -> None:
+    """Raises `StoreUnavailable` for one that cannot keep everything."""
+    if encoding != "UTF8":
+        raise StoreUnavailable(subject, f"{not_utf8(encoding)}. {MAKE_UTF8}", applied=False)
 
 
 async def answered(connection: asyncpg.Connection, question: Awaitable[T], *, timeout_s: float) -> T:
@@ -152,18 +158,26 @@ class Lines:
             raise translated(failure, self._subject, applied=None) from None
 
     async def _ask(self, question: Callable[[asyncpg.Connection], Awaitable[T]], deadline: float) -> T:
-        async with self._lent() as connection:
+        async with self._lent(deadline) as connection:
             with ended_at(connection, deadline):
                 return await question(connection)
 
     @asynccontextmanager
-    async def _lent(self) -> AsyncIterator[asyncpg.Connection]:
-        async with self._free:
+    async def _lent(self, deadline: float) -> AsyncIterator[asyncpg.Connection]:
+        # Many may be waiting, and each who is served may take all the time there is: of a server that does not answer the last of
+        # them would hear after all the others.
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._free.acquire()
+        except TimeoutError:
+            raise StoreUnavailable(self._subject, "no answer in time", applied=False) from None
+        try:
             if not self._open:
                 raise StoreUnavailable(self._subject, "the store is not open", applied=False)
             connection = self._idle.pop() if self._idle else None
             if connection is None or connection.is_closed():
-                connection = await connect(self._url, timeout_s=self._timeout_s)
+                async with asyncio.timeout_at(deadline):
+                    connection = await connect(self._url, timeout_s=self._timeout_s)
             try:
                 yield connection
             except (asyncio.CancelledError, *LOST, asyncpg.ReadOnlySQLTransactionError):
@@ -172,6 +186,8 @@ class Lines:
                 raise
             finally:
                 self._take_back(connection)
+        finally:
+            self._free.release()
 
     def _take_back(self, connection: asyncpg.Connection) -> None:
         if self._open and not connection.is_closed():

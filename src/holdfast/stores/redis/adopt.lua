@@ -13,7 +13,7 @@ local asked = {
   {'SADD', head, ''}, {'SREM', head, ''},
   {'XADD', head, '*', '', ''}, {'XDEL', head, '1'},
   {'ZADD', head, '1', ''}, {'ZRANGE', head, '0', '0'}, {'ZREM', head, ''},
-  {'PUBLISH', ARGV[4], ''},
+  {'TYPE', head}, {'PUBLISH', ARGV[4], ''},
 }
 for _, words in ipairs(asked) do
   if not redis.acl_check_cmd(unpack(words)) then

@@ -82,9 +82,10 @@ class RedisDatabase:
             timeout_s=self._timeout_s,
             now=self.clock.now,
             words=self.news.words,
+            told=self.news.last,
         )
         try:
-            start = await prepare(self._writing, self._keys)
+            start = await prepare(self._writing, self._keys, self._runtime)
             await adopt_topics(self._writing, batches, self._keys, self._topics)
             self.news.start(start.number)
             await self._listening.connected()

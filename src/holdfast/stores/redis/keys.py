@@ -8,7 +8,7 @@ cluster and a script may change any of them together. P stands for it. Parts of 
     P done:<plane>    string, expires   the last write of a plane that was applied
     P turn            string, expires   the plane that has been overtaken, and now goes first
     P numbers         hash          event, letter, job, record: the last that was given out; at: when the last event was
-    P settings        hash          version and oldest (schema.py), topics, server
+    P settings        hash          version and oldest (schema.py), topics, server; arriving, while an import is not in its place
     P jobs            hash          id -> all of a job but its payload and its result (rows.py)
     P payloads        hash          id -> payload
     P results         hash          id -> result, if it has one

@@ -36,6 +36,9 @@ ELSEWHERE = ("MOVED", "READONLY", "CLUSTERDOWN", "MASTERDOWN")
 """Answers of a server that is not, or no longer, the one to ask: the next connection looks for it."""
 
 
+SHARED = "Another program uses this key: remove it, or give the plane another namespace with ?namespace=NAME"
+
+
 class Script(NamedTuple):
     text: str
     sha: str
@@ -54,6 +57,8 @@ JOBS = script("jobs.lua")
 EVENTS = script("events.lua")
 READY = script("ready.lua")
 MOVE = script("move.lua")
+ARRIVE = script("arrive.lua")
+ARRIVED = script("arrived.lua")
 TURN = script("turn.lua")
 
 
@@ -102,6 +107,8 @@ class Line:
     def _refusal(self, refused: ReplyError) -> LockError:
         if refused.code in ELSEWHERE:
             self._connection.drop("this is not the server to ask any more")
+        if refused.code == "WRONGTYPE":
+            return StoreRefused(self._subject, str(refused), next_step=SHARED)
         return refusal(self._subject, _without_arguments(refused))
 
 
@@ -120,6 +127,7 @@ class PlaneLink:
         """`prepare` asks what is to be asked first on every connection. `heard` is told what is said on the caller's channel,
         and '' whenever something may have been missed."""
         self.subject = caller.subject
+        self.timeout_s = caller.timeout_s
         self.on_moved: Callable[[Run, ReplyError], None] | None = None
         self._target = target
         self._caller = caller
@@ -147,13 +155,19 @@ class PlaneLink:
             await connection.ended
 
     async def connected(self) -> Connection:
-        async with self._connecting:
-            if not self._is_open:
-                raise self._away("the store is not open")
-            if self._connection is None:
-                await self._connect()
-            assert self._connection is not None
+        if self._is_open and self._connection is not None:
             return self._connection
+        # Whoever waits for others who try has spent that time: else they would try one after the other, each for as long.
+        try:
+            async with asyncio.timeout(self.timeout_s), self._connecting:
+                if not self._is_open:
+                    raise self._away("the store is not open")
+                if self._connection is None:
+                    await self._connect()
+                assert self._connection is not None
+                return self._connection
+        except TimeoutError:
+            raise self._away(f"no connection within {self.timeout_s} s") from None
 
     # -- told by the connection --------------------------------------------------------------------
 
@@ -173,10 +187,7 @@ class PlaneLink:
 
     async def _connect(self) -> None:
         try:
-            async with asyncio.timeout(self._caller.timeout_s):
-                connection = await self._greeted(await self._locate())
-        except TimeoutError:
-            raise self._away(f"no connection within {self._caller.timeout_s} s") from None
+            connection = await self._greeted(await self._locate())
         except StoreRefused:
             raise
         except (OSError, LockError) as failed:
@@ -266,7 +277,7 @@ def translated(failure: Exception, subject: str, *, applied: bool | None) -> Hol
 
 
 class Asking:
-    """Questions that change nothing: if the connection had died, they are asked once more."""
+    """Questions that change nothing: if the connection had died, they are asked once more, while there is time."""
 
     def __init__(self, link: PlaneLink) -> None:
         self._link = link
@@ -286,10 +297,14 @@ class Asking:
             raise translated(failure, self._link.subject, applied=None) from None
 
     async def _again(self, question: Callable[[], Awaitable[Any]]) -> Any:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._link.timeout_s
         try:
             try:
                 return await question()
             except Unavailable:
+                if loop.time() >= deadline:
+                    raise
                 return await question()
         except (LockError, ValueError) as failure:
             raise translated(failure, self._link.subject, applied=False) from None

@@ -1,4 +1,4 @@
-"""A plane in Redis as a whole: read while nobody may write, and filled beside its place, which it then takes at once.
+"""A plane in Redis as a whole: read while nobody may write, and filled beside its place, which it then takes (`arrival`).
 
 To keep others from writing is to have the turn (write.lua) and to keep it. A plane that works on the store waits for
 that, and says that the store is away if it takes longer than its calls may.
@@ -35,12 +35,13 @@ from holdfast.stores.portable import (
     not_empty,
     outdated,
 )
-from holdfast.stores.redis.commands import Commands, Word
+from holdfast.stores.redis.arrival import BESIDE, clear, complete, decide
+from holdfast.stores.redis.commands import Commands
 from holdfast.stores.redis.database import namespace_of
-from holdfast.stores.redis.dump import SCAN, names, pages
+from holdfast.stores.redis.dump import pages
 from holdfast.stores.redis.flush import flush
 from holdfast.stores.redis.keys import Keys
-from holdfast.stores.redis.link import MOVE, TURN, PlaneLink, translated
+from holdfast.stores.redis.link import TURN, PlaneLink, translated
 from holdfast.stores.redis.load import NUMBERS, Loaded, Numbers
 from holdfast.stores.redis.rows import LetterRow as StoredLetter
 from holdfast.stores.redis.rows import event_row, letter_row
@@ -55,8 +56,6 @@ TIMEOUT_S = 30.0
 """For one question. What is moved may take as long as it takes."""
 TURN_MS = 20_000
 RENEW_S = 5.0
-KEPT = ("settings", "turn")
-"""Of what is there before: what is not replaced."""
 
 
 def open_portable(url: str, *, runtime: Runtime) -> RedisPortable:
@@ -68,7 +67,7 @@ class RedisPortable:
         namespace = namespace_of(url)
         self._runtime = runtime
         self._keys = Keys(namespace)
-        self._beside = Keys(namespace, "moving:")
+        self._beside = Keys(namespace, BESIDE)
         caller = Caller(url, holder="moving", prefix=self._keys.prefix, runtime=runtime, timeout_s=TIMEOUT_S)
         self._subject = caller.subject
         self._link = PlaneLink(parse_url(url), caller, slot=slot_of(self._keys.head))
@@ -80,6 +79,7 @@ class RedisPortable:
                 raise StoreUnavailable(self._subject, "there is no plane in this namespace", applied=False)
             if int(version) != KNOWN:
                 raise outdated(self._subject)
+            await complete(self._link, self._keys, self._runtime)
             if alone:
                 await self._refuse_company()
             async with self._having_the_turn() as turn:
@@ -93,19 +93,23 @@ class RedisPortable:
 
     async def load(self, pages_in: AsyncIterator[Page], *, check: Check) -> None:
         async with self._connected():
-            await prepare(self._link, self._keys)
+            await prepare(self._link, self._keys, self._runtime)
             async with self._having_the_turn() as turn:
                 await self._refuse_company()
                 if not await self._is_empty():
                     raise not_empty(self._subject)
                 try:
-                    await self._clear()
+                    await clear(self._link, self._keys)
                     async for page in pages_in:
                         await self._fill(page)
                     await check(pages(self._link.ask, self._beside))
-                    await self._move(turn)
-                finally:
-                    await self._clear()
+                    if not await decide(self._link, self._keys, turn=turn, arrival=self._runtime.token()):
+                        raise at_work(self._subject)
+                except BaseException:
+                    await clear(self._link, self._keys)
+                    raise
+                # Not to be undone from here on. If it does not come to its end, whoever opens the store next sees to it.
+                await complete(self._link, self._keys, self._runtime)
 
     # -- others ------------------------------------------------------------------------------------
 
@@ -161,20 +165,13 @@ class RedisPortable:
 
     # -- filling -----------------------------------------------------------------------------------
 
-    async def _clear(self) -> None:
-        """Whatever is beside, left by somebody who did not come to an end."""
-        left = await names(self._link.ask, self._beside.prefix)
-        for start in range(0, len(left), SCAN):
-            page = left[start : start + SCAN]
-            await self._link.ask(("UNLINK", *(f"{self._beside.prefix}{name}" for name in page)))
-
     async def _fill(self, page: Page) -> None:
         keys = self._beside
         batches = RedisBatches(
             self._link, keys, runtime=self._runtime, timeout_s=TIMEOUT_S, now=self._runtime.now, words=lambda _: []
         )
 
-        async def decide() -> tuple[Draft, None]:
+        async def draft() -> tuple[Draft, None]:
             head = await batches.head()
             [numbers] = await self._link.ask(("HMGET", keys.numbers, *NUMBERS))
             loaded = Loaded(BatchLedger(0.0), head, Numbers(*(int(n or 0) for n in numbers)), "", {}, {})
@@ -187,17 +184,7 @@ class RedisPortable:
                 commands.also(*command)
             return Draft(head, commands, loaded.ledger), None
 
-        await batches.decided(decide)
-
-    async def _move(self, turn: str) -> None:
-        there = await names(self._link.ask, self._beside.prefix)
-        here = [name for name in await names(self._link.ask, self._keys.prefix) if not name.startswith("moving:")]
-        going = [name for name in here if name not in KEPT]
-        coming = [name for name in there if name not in ("head", "turn") and not name.startswith("done:")]
-        arguments: list[Word] = [turn, self._runtime.token(), self._beside.prefix, self._keys.prefix]
-        arguments += (len(going), *going, *coming)
-        if not await self._link.run(MOVE, (self._keys.head, self._keys.turn, self._keys.settings), arguments):
-            raise at_work(self._subject)
+        await batches.decided(draft)
 
 
 def _take(ledger: BatchLedger, beside: Commands, keys: Keys, row: Row) -> None:

@@ -8,7 +8,9 @@ from typing import NamedTuple
 from holdfast.core.job import JobId
 from holdfast.core.topic import Topics
 from holdfast.errors import StoreUnavailable
+from holdfast.locks.runtime import Runtime
 from holdfast.stores.ledger import REVIEW_MAX, look_at
+from holdfast.stores.redis import arrival
 from holdfast.stores.redis.commands import Commands
 from holdfast.stores.redis.keys import Keys
 from holdfast.stores.redis.link import PlaneLink
@@ -27,24 +29,25 @@ class Start(NamedTuple):
     at: float
 
 
-async def prepare(link: PlaneLink, keys: Keys) -> Start:
+async def prepare(link: PlaneLink, keys: Keys, runtime: Runtime) -> Start:
     memory, replication = [info(reply) for reply in await link.ask(("INFO", "memory"), ("INFO", "replication"))]
     if replication["role"] not in {"master", "primary"}:
         raise _refused(link, "this server is a replica; name the primary, or use redis+sentinel://")
     if memory["maxmemory_policy"] != "noeviction":
         policy = memory["maxmemory_policy"]
         raise _refused(link, f"with maxmemory-policy {policy} the server may throw jobs away; set it to noeviction")
-    [found, numbers] = await link.ask(
-        ("HMGET", keys.settings, "version", "oldest"), ("HMGET", keys.numbers, "event", "at")
-    )
-    version, oldest = (int(value or 0) for value in found)
+    asked = ("HMGET", keys.settings, "version", "oldest", "arriving"), ("HMGET", keys.numbers, "event", "at")
+    [(*versions, arriving), (event, at)] = await link.ask(*asked)
+    version, oldest = (int(value or 0) for value in versions)
     if oldest > KNOWN:
         raise _refused(
             link, f"its keys have version {version}, this Holdfast knows {KNOWN}; upgrade this process first"
         )
     if version < KNOWN:
         await link.ask(("HSET", keys.settings, "version", KNOWN, "oldest", KNOWN))
-    event, at = numbers
+    if arriving is not None:
+        await arrival.complete(link, keys, runtime)
+        [_, (event, at)] = await link.ask(*asked)
     return Start(int(event or 0), float(at or 0))
 
 

@@ -9,6 +9,7 @@
 --         its job, its run and its row;
 --         then the commands: the number of words in each, and the words
 -- Answer  'written' | 'moved': somebody has written since | 'wait': it is another plane's turn
+--         or an error: another program has put something of its own under one of these names
 --
 -- Who is overtaken has the next turn: without that, a plane with large batches might never get through beside one with
 -- small ones. A turn ends with its write, or by itself.
@@ -25,6 +26,15 @@ if (call('GET', head) or '') ~= expected then
   return 'moved'
 end
 
+-- Of a script that fails in the middle all before that stays: what would fail is looked for first.
+local KINDS = {HDEL = 'hash', HINCRBY = 'hash', HSET = 'hash', SADD = 'set', SREM = 'set', XDEL = 'stream', ZADD = 'zset', ZREM = 'zset'}
+local function foreign(key, kind)
+  local found = call('TYPE', key).ok
+  if found ~= kind and found ~= 'none' then
+    return {err = 'WRONGTYPE ' .. string.gsub(key, '%c', '.') .. ' is a ' .. found .. ', and not of this plane'}
+  end
+end
+
 local at = 8
 local told = tonumber(ARGV[7])
 local first_told = at
@@ -35,6 +45,16 @@ at = first_session + 3 * sessions
 
 local events, first_number, of_job, of_run = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
 at = at + 4
+local wrong = foreign(fronts, 'hash') or foreign(ready, 'zset') or foreign(stream, 'stream')
+local next_command = at + 3 * events
+while not wrong and next_command <= #ARGV do
+  local kind = KINDS[ARGV[next_command + 1]]
+  wrong = kind and foreign(ARGV[next_command + 2], kind)
+  next_command = next_command + 1 + tonumber(ARGV[next_command])
+end
+if wrong then
+  return wrong
+end
 for number = first_number, first_number + events - 1 do
   local job, run = ARGV[at], ARGV[at + 1]
   local n = string.format('%d', number)

@@ -54,7 +54,7 @@ class Draft(NamedTuple):
 
 
 class RedisBatches:
-    """`words` says what other planes are told of a batch."""
+    """`words` says what other planes are told of a batch, `told` of which event this one's listeners were told last."""
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class RedisBatches:
         timeout_s: float,
         now: Callable[[], float],
         words: Callable[[BatchLedger], list[str]],
+        told: Callable[[], int] = lambda: 0,
     ) -> None:
         self._link = link
         self._keys = keys
@@ -72,6 +73,7 @@ class RedisBatches:
         self._timeout_s = timeout_s
         self._now = now
         self._words = words
+        self._told = told
         self._plane = runtime.token()[:16]
         self._writes = 0
         self._one_at_a_time = asyncio.Lock()
@@ -97,6 +99,8 @@ class RedisBatches:
             loaded = await load(self._link.ask, self._keys, needs, self._now())
             if loaded.turn not in ("", self._plane):
                 raise Moved
+            # A server that has forgotten everything counts from the beginning: nobody would be told before it is as far as it was.
+            loaded.ledger.last_number = max(loaded.ledger.last_number, self._told())
             try:
                 answers = [call.verb(loaded.ledger) for call in batch.calls]
                 commands = flush(self._keys, loaded)

@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.locks.errors import StoreRefused, Unavailable
 from holdfast.locks.stores import shown
+from holdfast.locks.stores.certificate import distrusted
 from holdfast.locks.stores.etcd.http import BrokenExchange, Endpoint, Reply
 
 PORT = 2379
@@ -274,8 +275,8 @@ class Gateway:
                 self.distrust(endpoint)
                 raise Unavailable(self.shown, str(why), applied=lost) from why
         if isinstance(failed, ssl.SSLCertVerificationError):
-            step = "Name its authority in the URL with ca=FILE"
-            raise StoreRefused(self.shown, "its certificate is not trusted", next_step=step) from failed
+            distrust, step = distrusted(failed, authority="ca")
+            raise StoreRefused(self.shown, distrust, next_step=step) from failed
         raise Unavailable(self.shown, f"{type(failed).__name__}: {failed}", applied=False) from failed
 
     def _check_open(self) -> None:

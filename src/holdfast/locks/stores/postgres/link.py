@@ -14,6 +14,7 @@ import asyncpg
 
 from holdfast.locks.errors import LockError, StoreRefused, Unavailable
 from holdfast.locks.stores import shown
+from holdfast.locks.stores.certificate import distrusted
 from holdfast.locks.stores.postgres.free import PLAN
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ LISTEN_PROBE_S, LISTEN_RETRY_S = 15.0, 1.0
 _FACTS = """
     SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'holdfast_store' AND pg_table_is_visible(oid)) AS prepared,
            EXISTS (SELECT FROM pg_class WHERE relname = 'holdfast_releases' AND pg_table_is_visible(oid)) AS complete,
-           pg_is_in_recovery() AS standby, current_setting('transaction_isolation') AS isolation
+           pg_is_in_recovery() AS standby, current_setting('transaction_isolation') AS isolation,
+           getdatabaseencoding() AS encoding
 """
 
 ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
@@ -50,6 +52,7 @@ BROKEN = (
 )
 FAILURES = (LockError, asyncpg.PostgresError, asyncpg.InternalClientError, *BROKEN)
 
+MAKE_UTF8 = "Create one for it: CREATE DATABASE … TEMPLATE template0 ENCODING 'UTF8'"
 _USE_PRIMARY = "Use the primary: list all hosts in the URL, and the one that can be written is found"
 _NEXT_STEPS = {
     asyncpg.InvalidAuthorizationSpecificationError: "Check user and password of the URL, and the server's pg_hba.conf",
@@ -110,8 +113,8 @@ def explained(failure: Exception, subject: str, *, applied: bool | None) -> Exce
     if isinstance(failure, LockError):
         return failure
     if isinstance(failure, ssl.SSLCertVerificationError):
-        step = "Name its authority in the URL with sslrootcert=FILE"
-        return StoreRefused(subject, "its certificate is not trusted", next_step=step)
+        why, step = distrusted(failure, authority="sslrootcert")
+        return StoreRefused(subject, why, next_step=step)
     if isinstance(failure, ValueError | asyncpg.DataError):  # a key or a URL that cannot be
         return ValueError(str(failure))
     if isinstance(failure, asyncpg.TargetServerAttributeNotMatched):
@@ -123,6 +126,11 @@ def explained(failure: Exception, subject: str, *, applied: bool | None) -> Exce
         steps = (step for kind, step in _NEXT_STEPS.items() if isinstance(failure, kind))
         return StoreRefused(subject, str(failure), next_step=next(steps, "The server's log tells more"))
     return Unavailable(subject, str(failure) or "no answer in time", applied=applied)
+
+
+def not_utf8(encoding: str) -> str:
+    """Keys, and all that a plane is told, are Unicode: some of it could not be kept, and that would be found out late."""
+    return f"the encoding of this database is {encoding}, and must be UTF8"
 
 
 class Listener:
@@ -173,6 +181,8 @@ async def _prepare(connection: asyncpg.Connection, subject: str, deadline: float
         facts = await connection.fetchrow(_FACTS)
         if facts["standby"]:
             raise StoreRefused(subject, "this server is a standby, which cannot be written", next_step=_USE_PRIMARY)
+        if facts["encoding"] != "UTF8":
+            raise StoreRefused(subject, not_utf8(facts["encoding"]), next_step=MAKE_UTF8)
         if facts["isolation"] != "read committed":
             # Stricter levels turn every wait for a row into an error.
             await connection.execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED")

@@ -16,6 +16,7 @@ from holdfast.locks.errors import LockError, StoreRefused, Unavailable
 from holdfast.locks.port import FENCES_PER_GRANT_MAX, Busy, Grant, Standing, require_token
 from holdfast.locks.runtime import Runtime
 from holdfast.locks.stores import shown
+from holdfast.locks.stores.certificate import distrusted
 
 SCRIPT = Path(__file__).with_name("locks.lua").read_text(encoding="utf-8")
 SCRIPT_SHA = hashlib.sha1(SCRIPT.encode()).hexdigest()  # noqa: S324  (the name EVALSHA knows it by)
@@ -362,8 +363,8 @@ def greeting_refusal(subject: str, text: str, password: str) -> LockError:
 def unreachable(subject: str, failed: Exception) -> LockError:
     """What it means that no connection came about."""
     if isinstance(failed, ssl.SSLCertVerificationError):
-        step = "Name its authority in the URL with ssl_ca_certs=FILE"
-        return StoreRefused(subject, "its certificate is not trusted", next_step=step)
+        why, step = distrusted(failed, authority="ssl_ca_certs")
+        return StoreRefused(subject, why, next_step=step)
     return Unavailable(subject, f"cannot connect: {failed}", applied=False)
 
 
