@@ -12,7 +12,22 @@ from harness import eventually
 from holdfast.locks.errors import StoreRefused, Unavailable
 from holdfast.locks.port import BlockingStore, Busy, Renewal, Standing
 from holdfast.locks.stores.redis.cluster import slot_of, slot_tags
-from locks.redis_setup import LONG, A, B, C, blocking, client, granted, granted_yet, opened, replicated, sentinel_server
+from locks.redis_setup import (
+    LONG,
+    A,
+    B,
+    C,
+    blocking,
+    client,
+    formed_cluster,
+    granted,
+    granted_yet,
+    opened,
+    replica_of,
+    replicated,
+    sentinel_server,
+    until,
+)
 
 pytest_plugins = ["locks.redis_fixtures"]
 
@@ -129,6 +144,42 @@ async def test_cluster_follows_a_slot_that_has_moved(cluster: list[servers.Serve
             await granted(store, key, A)
 
             assert isinstance(sync_store.acquire(key, B, ttl_ms=LONG), Busy)
+
+
+async def test_cluster_is_followed_to_the_replica_that_took_over(prefix: str) -> None:
+    key = next(f"{prefix}{n}" for n in count() if slot_of(f"{prefix}{n}") == 100)
+    with formed_cluster() as (first, second), replica_of(first) as replica:
+        # Only the one that dies is named: the others are known from it.
+        url = f"redis+cluster://127.0.0.1:{first.port}"
+        with client(first) as at_first, client(second) as at_second, client(replica) as at_replica:
+            with blocking(url, prefix) as sync_store:
+                async with opened(url, prefix) as store:
+                    fence = await granted(store, key, A)
+                    assert isinstance(sync_store.acquire(key, B, ttl_ms=LONG), Busy)
+                    replicated(at_first)
+                    first.kill()
+                    # Both have looked for it while nobody had its place.
+                    assert not await granted_yet(store, key)
+                    assert not await _sync_answers(sync_store, key)
+                    assert not await _sync_answers(sync_store, key)
+
+                    at_replica.cluster("FAILOVER", "TAKEOVER")
+                    until(lambda: str(replica.port) in str(at_second.cluster("SLOTS")))
+
+                    await eventually(lambda: granted_yet(store, key), within_s=30)
+                    await eventually(lambda: _sync_answers(sync_store, key), within_s=30)
+                    assert await granted(store, key, A) == fence
+
+
+async def test_cluster_without_slots_is_unavailable(prefix: str) -> None:
+    alone = servers.redis_server("--cluster-enabled", "yes", "--cluster-port", str(servers.free_port())).start()
+    try:
+        with blocking(f"redis+cluster://127.0.0.1:{alone.port}", prefix) as sync_store:
+            with pytest.raises(Unavailable, match="CLUSTERDOWN") as nobody:
+                sync_store.acquire(f"{prefix}k", A, ttl_ms=LONG)
+        assert nobody.value.applied is False
+    finally:
+        alone.remove()
 
 
 async def test_cluster_refuses_what_it_cannot_keep(

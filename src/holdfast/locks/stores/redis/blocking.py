@@ -116,6 +116,7 @@ class RedisBlockingStore:
         self._encoded = bulk(self._caller.holder) + bulk("")
         self._clustered = self._target.kind == "cluster"
         self._owners: dict[int, Place] = {}
+        self._outdated = True
         self._mine = threading.local()
         self._every: weakref.WeakSet[ThreadConnection] = weakref.WeakSet()
         self._last_thread = 0
@@ -182,8 +183,7 @@ class RedisBlockingStore:
         try:
             reply = connection.exchange(request, alone=self._is_alone())
         except (OSError, ValueError) as why:
-            if self._clustered:
-                self._owners = {}  # ask again who has the slots
+            self._outdated = True
             late = isinstance(why, (TimeoutError, BlockingIOError))
             detail = f"no answer within {self._caller.timeout_s} s" if late else "connection lost"
             raise Unavailable(self._caller.subject, detail, applied=None) from None
@@ -232,6 +232,7 @@ class RedisBlockingStore:
         return connection
 
     def _fail(self, place: Place, make: Callable[[], LockError]) -> NoReturn:
+        self._outdated = True  # its replica may have the slots by now, or in a moment
         with self._guard:
             self._down[place] = self._caller.runtime.now() + self._caller.runtime.jitter(BACKOFF_S), make
         raise make() from None
@@ -244,16 +245,19 @@ class RedisBlockingStore:
         return self._target.addresses[0]
 
     def _route(self, key: str) -> tuple[Place, str]:
-        if not self._owners:
+        if self._outdated:
             self._learn()
         slot = slot_of(key)
         names = "".join(map(bulk, names_in_slot(self._caller, slot)))
-        return self._owners.get(slot) or next(iter(self._owners.values())), names
+        seed = self._target.addresses[0]
+        # A slot that nobody serves: any server will say so.
+        return self._owners.get(slot) or (seed.host, seed.port), names
 
     def _learn(self) -> None:
         """Ask one server after the other who has which slots."""
         seeds = [(seed.host, seed.port) for seed in self._target.addresses]
-        places = list(dict.fromkeys([*self._owners.values(), *seeds]))
+        # First those that may be there: one that is not may take all the time to say so.
+        places = sorted(dict.fromkeys([*self._owners.values(), *seeds]), key=self._down.__contains__)
         for i, place in enumerate(places):
             try:
                 reply = self._exchange(place, command("CLUSTER", "SLOTS"))
@@ -263,7 +267,7 @@ class RedisBlockingStore:
                 if i == len(places) - 1:
                     raise
             else:
-                self._owners = owners_of(reply, place)
+                self._owners, self._outdated = owners_of(reply, place), False
                 return
 
 
