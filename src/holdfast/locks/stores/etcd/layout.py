@@ -60,6 +60,11 @@ def digest_of(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()[:32]
 
 
+def seconds(ms: int) -> int:
+    """As leases count them: rounded up."""
+    return -(-ms // 1000)
+
+
 def contenders(key: str) -> tuple[bytes, bytes]:
     """The range of the key's contenders. A key that continues this one sorts after all of it."""
     if min(key) < " ":
