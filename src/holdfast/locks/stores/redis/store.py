@@ -139,6 +139,8 @@ class RedisStore:
         return _holder(key, line)
 
     async def list_holders(self, prefix: str, *, after: str = "", limit: int = 100) -> list[Holder]:
+        if not limit:
+            return []
         pattern = "".join(f"\\{c}" if c in "*?[]\\" else c for c in prefix) + "*"
         found: set[str] = set()
         for node in self._link.nodes():
