@@ -375,6 +375,32 @@ async def test_claim_survives_loss_of_prepared_statements_and_of_the_table(
     assert await driver.balance() == 4
 
 
+@pytest.mark.parametrize("name", ["asyncpg", "asyncpg-pool"])
+async def test_guard_that_is_cancelled_twice_leaves_nobody_in_its_transaction(
+    name: str, make_driver: Callable[[str], Driver]
+) -> None:
+    driver = make_driver(name)
+    await driver.prepare()
+    begun = asyncio.Event()
+
+    async def work(conn: Any) -> None:
+        async with guard(Lease(2), conn, R) as db:
+            begun.set()
+            await driver.run(db, "SELECT pg_sleep(20)")
+
+    async with driver.connect() as conn:
+        working = asyncio.create_task(work(conn))
+        await begun.wait()
+        working.cancel()
+        await asyncio.sleep(0)  # the rollback waits until the server has given up the statement
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+
+        with suppress(asyncpg.InterfaceError):  # of a pool, which has taken it back
+            assert conn.is_closed() or not conn.is_in_transaction()
+
+
 async def test_cancelled_claim_leaves_the_connection_usable(make_driver: Callable[[str], Driver]) -> None:
     driver = make_driver("asyncpg")
     await driver.prepare()
