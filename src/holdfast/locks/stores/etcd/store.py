@@ -160,7 +160,7 @@ class EtcdStore:
         return holders
 
     async def list_history(self, key: str, *, limit: int = 100) -> list[Ownership]:
-        # To etcd, 0 is no limit.
+        # `limit or 1`, because to etcd 0 is no limit.
         reading = api.read_by_age(*layout.history(self._prefix, key), limit=limit or 1, newest_first=True)
         async with self._within(applied=False):
             newest = (await self._gateway.read(reading)).kvs
