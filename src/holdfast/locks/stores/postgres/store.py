@@ -43,7 +43,16 @@ from holdfast.locks.stores.postgres.free import (
     release_statement,
 )
 from holdfast.locks.stores.postgres.history import COLLECT, COLLECT_EVERY, COLLECT_LIMITS, HISTORY
-from holdfast.locks.stores.postgres.link import BROKEN, FAILURES, ROLLED_BACK, Listener, connect, ended_at, explained
+from holdfast.locks.stores.postgres.link import (
+    BROKEN,
+    FAILURES,
+    ROLLED_BACK,
+    Listener,
+    connect,
+    ended_at,
+    explained,
+    read_only,
+)
 
 if TYPE_CHECKING:
     from holdfast.locks.port import LockStore
@@ -338,6 +347,9 @@ class PostgresStore:
                     rows = await self._connection.fetch(exchange.sql, *exchange.arguments)
         except ValueError as failure:
             self._fail(exchange.waiting, failure, applied=False)
+        except asyncpg.ReadOnlySQLTransactionError as failure:
+            self._hang_up()
+            self._fail(exchange.waiting, read_only(failure, self._url), applied=False)
         except FAILURES as failure:
             self._fail(exchange.waiting, failure, applied=applied)
             if self._connection is None or (isinstance(failure, BROKEN) and applied is None):
