@@ -10,7 +10,9 @@ import servers
 from harness import eventually
 
 from holdfast.locks.errors import StoreRefused, Unavailable
-from holdfast.locks.port import BlockingStore, Busy, Renewal, Standing
+from holdfast.locks.port import BlockingStore, Busy, LockStore, Renewal, Standing
+from holdfast.locks.runtime import SYSTEM
+from holdfast.locks.stores import open_store
 from holdfast.locks.stores.redis.cluster import slot_of, slot_tags
 from locks.redis_setup import (
     LONG,
@@ -92,6 +94,33 @@ async def test_sentinels_name_the_primary_and_its_successor(prefix: str) -> None
     finally:
         for started in (sentinel, replica, primary):
             started.remove()
+
+
+async def test_sentinel_that_names_a_primary_of_long_ago_does_not_lead_astray(
+    server: servers.Server, prefix: str
+) -> None:
+    """One that is cut off from the others: it has not heard of the failover."""
+    isolated = sentinel_server(servers.free_port()).start()
+    sentinel = sentinel_server(server.port).start()
+    url = f"redis+sentinel://127.0.0.1:{isolated.port},127.0.0.1:{sentinel.port}/payments"
+    try:
+        store = open_store(url, holder="host:1", prefix=prefix, runtime=SYSTEM)
+        with blocking(url, prefix) as sync_store:
+            await eventually(lambda: _opened_yet(store))
+            await granted(store, f"{prefix}k", A)
+            await eventually(lambda: _sync_answers(sync_store, f"{prefix}k"))
+        await store.close()
+    finally:
+        for started in (sentinel, isolated):
+            started.remove()
+
+
+async def _opened_yet(store: LockStore) -> bool:
+    try:
+        await store.open()
+    except Unavailable:
+        return False
+    return True
 
 
 async def _true(value: object) -> bool:

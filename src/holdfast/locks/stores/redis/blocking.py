@@ -15,7 +15,7 @@ from holdfast.locks.errors import LockError, Unavailable
 from holdfast.locks.port import Busy, Grant, Renewal, Standing
 from holdfast.locks.runtime import FORKS, Runtime
 from holdfast.locks.stores.redis.cluster import MOVES_MAX, Place, by_slot, check_key, names_in_slot, owners_of, slot_of
-from holdfast.locks.stores.redis.sentinel import find_primary_blocking
+from holdfast.locks.stores.redis.sentinel import Sentinels
 from holdfast.locks.stores.redis.vigil import Vigil
 from holdfast.locks.stores.redis.wire import (
     SCRIPT,
@@ -111,6 +111,7 @@ class RedisBlockingStore:
 
     def __init__(self, url: str, *, holder: str, prefix: str, runtime: Runtime, timeout_s: float) -> None:
         self._target = parse_url(url)
+        self._sentinels = Sentinels(self._target)
         self._caller = Caller(url, holder=holder, prefix=prefix, runtime=runtime, timeout_s=timeout_s)
         # Nobody listens for wakes here, so the script shall not send any.
         self._encoded = bulk(self._caller.holder) + bulk("")
@@ -241,7 +242,7 @@ class RedisBlockingStore:
         if self._clustered:
             return replace(self._target.addresses[0], host=place[0], port=place[1])
         if self._target.kind == "sentinel":
-            return find_primary_blocking(self._target, self._caller.timeout_s)
+            return self._sentinels.find_primary_blocking(self._caller.timeout_s)
         return self._target.addresses[0]
 
     def _route(self, key: str) -> tuple[Place, str]:
