@@ -368,6 +368,15 @@ async def test_holder_is_described_without_its_token(backend: Backend, store: Lo
     assert len(holder.token_digest) >= 8
 
 
+async def test_fence_that_no_lock_can_have_evicts_nobody(backend: Backend, store: LockStore) -> None:
+    """As a person may mistype it."""
+    key = backend.key()
+    await granted(store, key, A)
+
+    assert not await store.evict(key, 2**70, reason="mistyped")
+    assert not await store.evict(key, -1, reason="mistyped")
+
+
 async def test_listing_is_ordered_paged_and_bound_to_the_prefix(backend: Backend, store: LockStore) -> None:
     names = [f"list:{n:02d}" for n in range(7)]
     for name in [*names, "elsewhere"]:

@@ -89,6 +89,16 @@ async def test_release_does_not_overtake_the_acquire_it_undoes(backend: Backend,
     assert await store.list_holders(backend.prefix) == []
 
 
+async def test_what_cannot_be_a_token_is_nobodys_and_spoils_no_batch(backend: Backend, store: LockStore) -> None:
+    key = backend.key()
+    answers = asyncio.gather(store.release(key, "\udc80"), store.acquire(key, A, ttl_ms=LONG))
+
+    released, reply = await asyncio.wait_for(answers, 10)
+
+    assert not released
+    assert isinstance(reply, Grant)
+
+
 async def test_a_waiter_in_the_tick_of_the_release_is_granted(backend: Backend, store: LockStore) -> None:
     key = backend.key()
     await granted(store, key, A)

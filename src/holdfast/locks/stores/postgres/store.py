@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 FREE_PAUSE = 50
 #: Waiters that are woken by token; if there are more, the oldest are woken with all others of their key.
 WAITING_MAX = 10_000
+#: No fence is so high, and no bigint.
+FENCE_END = 2**63
 
 # Arrays travel as text: the driver's own encoding of them costs more than the statement.
 _BATCH = """
@@ -179,6 +181,8 @@ class PostgresStore:
         return asyncio.gather(*answers)
 
     async def evict(self, key: str, fence: int, *, reason: str) -> bool:
+        if fence >= FENCE_END:
+            return False
         rows = await self._query(_EVICT, key, fence, reason)
         return bool(rows[0][0])
 
