@@ -170,6 +170,7 @@ async def test_repeated_request_passes_as_a_repetition(client: httpx2.AsyncClien
         {"Holdfast-Resource": ""},
         {"Holdfast-Resource": "%ff"},
         {"Holdfast-Resource": "a%00b"},
+        {"Holdfast-Resource": "Ã©"},
         {"Holdfast-Resource": "x" * (RESOURCE_BYTES_MAX + 1)},
     ],
     ids=str,

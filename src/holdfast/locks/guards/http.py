@@ -133,6 +133,9 @@ def _parse(headers: Collection[tuple[bytes, bytes]]) -> tuple[str, Mark] | None:
     if len(found) != len(_NAMES) or len(values) != len(_NAMES):
         raise ValueError(f"send each of {', '.join(_NAMES)} exactly once")
     quoted, fence, seq = (values[name] for name in _RAW_NAMES)
+    if not quoted.isascii():
+        # Taken as it is, it would be another resource than the one that is percent-encoded, with a mark of its own.
+        raise ValueError("Holdfast-Resource must be percent-encoded UTF-8")
     resource = unquote(quoted, errors="strict")
     if not 0 < len(resource.encode()) <= RESOURCE_BYTES_MAX or "\0" in resource:
         raise ValueError(f"Holdfast-Resource must have between 1 and {RESOURCE_BYTES_MAX} bytes, none of them NUL")
