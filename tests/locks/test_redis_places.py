@@ -115,6 +115,25 @@ async def test_sentinel_that_names_a_primary_of_long_ago_does_not_lead_astray(
             started.remove()
 
 
+@pytest.mark.parametrize("of", ["a sentinel without a password", "a server that is none"])
+async def test_sentinels_that_refuse_to_be_asked_are_told_from_those_that_are_away(
+    server: servers.Server, prefix: str, of: str
+) -> None:
+    sentinel = sentinel_server(server.port).start()
+    ports = {"a sentinel without a password": sentinel.port, "a server that is none": server.port}
+    url = f"redis+sentinel://127.0.0.1:{ports[of]}/payments?sentinel_password=wr0ng"
+    try:
+        store = open_store(url, holder="host:1", prefix=prefix, runtime=SYSTEM)
+        with pytest.raises(StoreRefused, match="sentinel_password=") as refused:
+            await store.open()
+        with blocking(url, prefix) as sync_store, pytest.raises(StoreRefused, match="sentinel_password="):
+            sync_store.acquire(f"{prefix}k", A, ttl_ms=LONG)
+        assert "wr0ng" not in str(refused.value)
+    finally:
+        await store.close()
+        sentinel.remove()
+
+
 async def _opened_yet(store: LockStore) -> bool:
     try:
         await store.open()

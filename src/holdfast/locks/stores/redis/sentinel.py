@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
 
-from holdfast.locks.stores.redis.wire import Address, Parser, Reply, ReplyError, Target, command
+from holdfast.locks.stores.redis.wire import Address, Parser, Reply, ReplyError, SentinelsRefuse, Target, command
 
 
 class Sentinels:
@@ -19,25 +18,37 @@ class Sentinels:
         self._first = -1
 
     async def find_primary(self, timeout_s: float) -> Address:
-        """Raises `OSError` if no sentinel names one."""
+        """Raises `OSError` if no sentinel names one; `SentinelsRefuse` if all of them have refused to."""
+        refusals = []
         for sentinel in self._in_turn():
-            # A sentinel that is down must leave time for the others.
-            with contextlib.suppress(OSError, ReplyError, ValueError):
+            try:
+                # A sentinel that is down must leave time for the others.
                 async with asyncio.timeout(self._share_of(timeout_s)):
                     found = _primary(self._target, await _ask(sentinel, self._target.service))
+            except ReplyError as refusal:
+                refusals.append(refusal)
+            except (OSError, ValueError):
+                continue
+            else:
                 if found is not None:
                     return found
-        raise self._none_found()
+        raise self._none_found(refusals)
 
     def find_primary_blocking(self, timeout_s: float) -> Address:
         """The same for threads."""
+        refusals = []
         for sentinel in self._in_turn():
-            with contextlib.suppress(OSError, ReplyError, ValueError):
+            try:
                 replies = _ask_blocking(sentinel, self._target.service, self._share_of(timeout_s))
                 found = _primary(self._target, replies)
+            except ReplyError as refusal:
+                refusals.append(refusal)
+            except (OSError, ValueError):
+                continue
+            else:
                 if found is not None:
                     return found
-        raise self._none_found()
+        raise self._none_found(refusals)
 
     def _in_turn(self) -> Sequence[Address]:
         every = self._target.addresses
@@ -47,7 +58,9 @@ class Sentinels:
     def _share_of(self, timeout_s: float) -> float:
         return timeout_s / (len(self._target.addresses) + 1)
 
-    def _none_found(self) -> OSError:
+    def _none_found(self, refusals: Sequence[ReplyError]) -> OSError:
+        if len(refusals) == len(self._target.addresses):
+            return SentinelsRefuse(str(refusals[-1]))
         return OSError(f"no sentinel knows a primary of {self._target.service!r}")
 
 

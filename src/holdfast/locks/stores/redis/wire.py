@@ -39,6 +39,10 @@ class ReplyError(Exception):
         return str(self).partition(" ")[0]
 
 
+class SentinelsRefuse(OSError):
+    """None of the sentinels lets us ask it; in the words of one."""
+
+
 class Push(list[Reply]):
     """A message that answers no request."""
 
@@ -364,6 +368,9 @@ def unreachable(subject: str, failed: Exception) -> LockError:
     if isinstance(failed, ssl.SSLCertVerificationError):
         step = "Name its authority in the URL with ssl_ca_certs=FILE"
         return StoreRefused(subject, "its certificate is not trusted", next_step=step)
+    if isinstance(failed, SentinelsRefuse):
+        step = "Check that these are sentinels, and their password: sentinel_password=… in the URL"
+        return StoreRefused(subject, f"its sentinels refuse: {_brief(str(failed))}", next_step=step)
     return Unavailable(subject, f"cannot connect: {failed}", applied=False)
 
 
