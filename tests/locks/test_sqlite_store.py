@@ -7,13 +7,12 @@ import os
 import resource
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import apsw
 import pytest
 
-from holdfast.locks import LockClass, Locks, SyncLocks
+from holdfast.locks import LockClass, SyncLocks
 from holdfast.locks.errors import StoreRefused, Unavailable
 from holdfast.locks.port import Busy, Grant, LockStore, Renewal, Standing
 from holdfast.locks.runtime import SYSTEM
@@ -282,27 +281,6 @@ async def test_store_in_memory_may_have_a_name_and_leaves_no_file(
 
     assert list(tmp_path.iterdir()) == []
     await store.close()
-
-
-async def test_opening_that_is_cancelled_leaves_no_writer_behind(tmp_path: Path) -> None:
-    path = tmp_path / "locks.db"
-    async with Locks(f"sqlite:///{path}"):
-        pass
-    blocker = apsw.Connection(str(path))
-    locks = Locks(f"sqlite:///{path}")
-    opening = asyncio.create_task(locks.__aenter__())
-    blocker.execute("BEGIN IMMEDIATE")
-    await asyncio.sleep(0)
-    opening.cancel()
-    await asyncio.sleep(0)
-    blocker.execute("ROLLBACK")
-    blocker.close()
-
-    with pytest.raises(asyncio.CancelledError):
-        await opening
-
-    await asyncio.get_running_loop().shutdown_default_executor()  # whatever was begun has ended
-    assert "holdfast-sqlite-writer" not in {thread.name for thread in threading.enumerate()}
 
 
 async def test_process_that_has_no_descriptor_left_for_a_wake_up_is_served_on(tmp_path: Path) -> None:

@@ -160,11 +160,10 @@ class EtcdStore:
         return holders
 
     async def list_history(self, key: str, *, limit: int = 100) -> list[Ownership]:
-        # `limit or 1`, because to etcd 0 is no limit.
         reading = api.read_by_age(*layout.history(self._prefix, key), limit=limit or 1, newest_first=True)
         async with self._within(applied=False):
             newest = (await self._gateway.read(reading)).kvs
-        return [layout.ownership(key, kv) for kv in reversed(newest[:limit])]
+        return [layout.ownership(key, kv) for kv in reversed(newest[:limit])]  # to etcd, 0 is no limit
 
     def on_wake(self, callback: WakeCallback) -> None:
         self._waiters.wake = callback
