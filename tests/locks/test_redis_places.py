@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from itertools import count
+from pathlib import Path
 
 import pytest
 import servers
 from harness import eventually
+from tls_door import certified, tls_door
 
 from holdfast.locks.errors import StoreRefused, Unavailable
 from holdfast.locks.port import BlockingStore, Busy, LockStore, Renewal, Standing
 from holdfast.locks.runtime import SYSTEM
 from holdfast.locks.stores import open_store
 from holdfast.locks.stores.redis.cluster import slot_of, slot_tags
+from holdfast.locks.stores.redis.sentinel import Sentinels
+from holdfast.locks.stores.redis.wire import parse_url
 from locks.redis_setup import (
     LONG,
     A,
@@ -132,6 +136,27 @@ async def test_sentinels_that_refuse_to_be_asked_are_told_from_those_that_are_aw
     finally:
         await store.close()
         sentinel.remove()
+
+
+async def test_sentinels_are_asked_over_tls_and_nothing_is_left_open(
+    server: servers.Server, prefix: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    sentinel = sentinel_server(server.port).start()
+    certificate = certified(tmp_path, "server")
+    try:
+        async with tls_door(sentinel.port, certificate) as door:
+            url = f"rediss+sentinel://127.0.0.1:{door}/payments"
+            with blocking(url, prefix) as sync_store:
+                with pytest.raises(StoreRefused, match="certificate is not trusted"):
+                    await asyncio.to_thread(sync_store.acquire, f"{prefix}k", A, ttl_ms=LONG)
+            with pytest.raises(StoreRefused, match="certificate is not trusted"):
+                await open_store(url, holder="host:1", prefix=prefix, runtime=SYSTEM).open()
+            trusted = Sentinels(parse_url(f"{url}?ssl_ca_certs={certificate}"))
+            assert (await asyncio.to_thread(trusted.find_primary_blocking, 5)).port == server.port
+            assert (await trusted.find_primary(5)).port == server.port
+    finally:
+        sentinel.remove()
+    assert [str(each.message) for each in recwarn if each.category is ResourceWarning] == []
 
 
 async def _opened_yet(store: LockStore) -> bool:
