@@ -338,7 +338,7 @@ async def test_eviction_needs_the_fence_and_keeps_the_reason(backend: Backend, s
     key = backend.key()
     fence = await granted(store, key, A)
 
-    assert not await store.evict(key, fence - 1, reason="wrong fence")
+    assert not any([await store.evict(key, wrong, reason="wrong fence") for wrong in (fence - 1, -1, 2**70)])
     assert await store.evict(key, fence, reason="stuck since noon")
 
     assert await store.renew([Renewal(key, A, LONG)]) == [Standing.GONE]
@@ -379,6 +379,7 @@ async def test_listing_is_ordered_paged_and_bound_to_the_prefix(backend: Backend
 
     listed = [holder.key for holder in [*first, *rest]]
     assert listed == [backend.key(name) for name in names if name != "list:03"]
+    assert await store.list_holders(backend.key("list:"), limit=0) == []
 
 
 async def test_history_tells_grants_and_releases_in_order(backend: Backend, store: LockStore, other: LockStore) -> None:
@@ -396,3 +397,4 @@ async def test_history_tells_grants_and_releases_in_order(backend: Backend, stor
     ]
     assert all(abs(line.at - time.time()) < 60 for line in lines)
     assert [line.event for line in await store.list_history(key, limit=1)] == ["granted"]
+    assert await store.list_history(key, limit=0) == []

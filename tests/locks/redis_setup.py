@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 
 import redis
 import servers
@@ -109,3 +110,44 @@ def sentinel_server(primary_port: int) -> servers.Server:
     )
     server.command = [server.command[0], str(config), "--sentinel"]
     return server
+
+
+@contextmanager
+def formed_cluster() -> Iterator[list[servers.Server]]:
+    """Two primaries, half of the slots each, that a test may kill."""
+    buses = [servers.free_port(), servers.free_port()]
+    nodes = [servers.redis_server("--cluster-enabled", "yes", "--cluster-port", str(bus)).start() for bus in buses]
+    try:
+        with client(nodes[0]) as first, client(nodes[1]) as second:
+            first.cluster("ADDSLOTSRANGE", 0, 8191)
+            second.cluster("ADDSLOTSRANGE", 8192, 16383)
+            first.cluster("MEET", "127.0.0.1", nodes[1].port, buses[1])
+            until(lambda: all(node.cluster("INFO")["cluster_state"] == "ok" for node in (first, second)))
+        yield nodes
+    finally:
+        for started in nodes:
+            started.remove()
+
+
+@contextmanager
+def replica_of(primary: servers.Server) -> Iterator[servers.Server]:
+    """A node that joins a cluster, and has all that one of its primaries has."""
+    bus = servers.free_port()
+    joining = servers.redis_server("--cluster-enabled", "yes", "--cluster-port", str(bus)).start()
+    try:
+        with client(primary) as at_primary, client(joining) as at_replica:
+            of = at_primary.cluster("MYID")
+            at_primary.cluster("MEET", "127.0.0.1", joining.port, bus)
+            until(lambda: of in str(at_replica.cluster("NODES")))
+            at_replica.cluster("REPLICATE", of)
+            replicated(at_primary)
+        yield joining
+    finally:
+        joining.remove()
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline, "the cluster never formed"
+        time.sleep(0.02)

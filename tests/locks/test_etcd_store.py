@@ -12,7 +12,7 @@ import servers
 from etcd_stores import LONG, answered, granted, make, own_server, post
 from harness import Backend, eventually, make_backend
 
-from holdfast.locks.errors import Unavailable
+from holdfast.locks.errors import StoreRefused, Unavailable
 from holdfast.locks.port import Busy, LockStore, Renewal, Standing
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32
@@ -62,6 +62,42 @@ async def test_locks_survive_a_crash_of_the_server(server: servers.Server, lone:
 
     assert await eventually(lambda: answered(lone, "p:k", A))
     assert await granted(lone, "p:k", A) == fence
+
+
+@pytest.mark.parametrize("quota", ["1", "100000000"], ids=["exceeded", "not quite used up"])
+async def test_server_without_space_keeps_and_releases_the_locks_that_it_has(
+    server: servers.Server, lone: LockStore, quota: str
+) -> None:
+    fences = [await granted(lone, key, A) for key in ("p:1", "p:2", "p:3", "p:4")]
+    assert isinstance(await lone.acquire("p:1", B, ttl_ms=LONG, queue_ms=LONG), Busy)
+    server.kill()
+    server.command = [*server.command, "--quota-backend-bytes", quota]
+    server.ready = lambda _: True  # what it says of its health is that it has no space
+    server.start()
+    await eventually(lambda: answered(lone, "p:4", A))
+    member = (await post(server, "/v3/maintenance/status"))["header"]["member_id"]
+    await post(server, "/v3/maintenance/alarm", action="ACTIVATE", memberID=member, alarm="NOSPACE")
+
+    renewed = await lone.renew([Renewal(key, A, LONG) for key in ("p:1", "p:2", "p:3")])
+    with pytest.raises(StoreRefused, match="disarm") as refused:
+        await lone.acquire("p:5", A, ttl_ms=LONG)
+
+    assert renewed == [Standing.OWNED] * 3
+    assert refused.value.retryable
+    assert [await lone.release("p:1", B), await lone.release("p:1", A), await lone.release("p:1", A)] == [
+        False,
+        True,
+        False,
+    ]
+    late = make(server.url)
+    try:
+        await late.open()
+        assert await late.release("p:2", A)
+        assert not await late.evict("p:3", fences[1], reason="another's fence")
+        assert await late.evict("p:3", fences[2], reason="test")
+        assert [holder.key for holder in await late.list_holders("p:")] == ["p:4"]
+    finally:
+        await late.close()
 
 
 # -- names and leases ------------------------------------------------------------------------------

@@ -1,16 +1,18 @@
-"""An acquire that was given up leaves neither a lock nor a place in a queue behind."""
+"""An acquire that was given up leaves neither a lock nor a place in a queue behind; an open, no thread."""
 
 from __future__ import annotations
 
 import asyncio
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import apsw
 import pytest
 from harness import Backend, sooner_or_later
 
-from holdfast.locks import LockBusy, LockClass, StoreRefused, SyncLocks, Unavailable
+from holdfast.locks import LockBusy, LockClass, Locks, StoreRefused, SyncLocks, Unavailable
 from locks.faults import Fault, Network
 from locks.virtual import VirtualRuntime, on_virtual_time
 
@@ -153,3 +155,25 @@ asyncio.run(main())
     first, *rest = done.stdout.splitlines()
     assert "nobody can be had to renew them" in first
     assert rest == ["free again"], done.stderr[-500:]
+
+
+async def test_opening_that_is_cancelled_leaves_no_writer_behind(tmp_path: Path) -> None:
+    path = tmp_path / "locks.db"
+    before = {*threading.enumerate()}
+    async with Locks(f"sqlite:///{path}"):
+        pass
+    blocker = apsw.Connection(str(path))
+    locks = Locks(f"sqlite:///{path}")
+    opening = asyncio.create_task(locks.__aenter__())
+    blocker.execute("BEGIN IMMEDIATE")
+    await asyncio.sleep(0)
+    opening.cancel()
+    await asyncio.sleep(0)
+    blocker.execute("ROLLBACK")
+    blocker.close()
+
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+
+    await asyncio.get_running_loop().shutdown_default_executor()  # whatever was begun has ended
+    assert {*threading.enumerate()} <= before

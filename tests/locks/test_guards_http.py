@@ -169,6 +169,8 @@ async def test_repeated_request_passes_as_a_repetition(client: httpx2.AsyncClien
         {"Holdfast-Seq": None},
         {"Holdfast-Resource": ""},
         {"Holdfast-Resource": "%ff"},
+        {"Holdfast-Resource": "a%00b"},
+        {"Holdfast-Resource": "Ã©"},
         {"Holdfast-Resource": "x" * (RESOURCE_BYTES_MAX + 1)},
     ],
     ids=str,
@@ -243,6 +245,8 @@ async def test_request_is_not_let_through_when_its_mark_cannot_be_kept(marks: Sq
 def test_lease_without_a_fence_gets_no_headers() -> None:
     with pytest.raises(ValueError, match="held locally"):
         fence_headers(Lease(0), "x")
+    with pytest.raises(ValueError, match="NUL"):
+        fence_headers(Lease(7), "x\0y")
 
 
 def test_lost_lease_gets_no_headers() -> None:

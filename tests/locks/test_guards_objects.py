@@ -144,6 +144,8 @@ def test_lost_lease_starts_nothing(objects: FileObjects) -> None:
 def test_lease_without_a_fence_guards_nothing(objects: FileObjects) -> None:
     with pytest.raises(ValueError, match="held locally"):
         ObjectGuard(Lease(0), objects, "x")
+    with pytest.raises(ValueError, match="NUL"):
+        ObjectGuard(Lease(7), objects, "x\0y")
 
 
 def test_once_per_fence_admits_one_write(objects: FileObjects) -> None:

@@ -278,6 +278,8 @@ async def test_fences_as_large_as_microseconds_are_told_apart(r: Redis) -> None:
 async def test_unfit_arguments_are_refused(r: Redis) -> None:
     with pytest.raises(ValueError, match="without a fence"):
         r.guard(Lease(0))
+    with pytest.raises(ValueError, match="NUL"):
+        guard(Lease(10), r.client, "accounts/42\0x")
     with pytest.raises(ValueError, match="call"):
         r.guard(Lease(10), seq=1)
     with pytest.raises(TypeError, match="Pipeline"):

@@ -263,6 +263,14 @@ async def test_lease_without_a_fence_cannot_guard(driver: Driver) -> None:
             guard(Lease(0), conn, R)
 
 
+async def test_resource_needs_a_name_that_every_database_can_keep(driver: Driver) -> None:
+    async with driver.connect() as conn:
+        with pytest.raises(ValueError, match="needs a name"):
+            guard(Lease(1), conn, "")
+        with pytest.raises(ValueError, match="NUL"):
+            guard(Lease(1), conn, "accounts/42\0x")
+
+
 async def test_numbers_begin_with_one(driver: Driver) -> None:
     async with driver.connect() as conn:
         with pytest.raises(ValueError, match="next_seq"):

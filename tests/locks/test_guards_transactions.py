@@ -373,21 +373,3 @@ async def test_claim_survives_loss_of_prepared_statements_and_of_the_table(
                 await driver.run(conn, statement)
 
     assert await driver.balance() == 4
-
-
-async def test_cancelled_claim_leaves_the_connection_usable(make_driver: Callable[[str], Driver]) -> None:
-    driver = make_driver("asyncpg")
-    await driver.prepare()
-    async with driver.connect() as conn, driver.connect() as other:
-        async with guard(Lease(1), conn, R):
-            pass
-        async with guard(Lease(2), other, R) as db:
-            await driver.add(db, 1)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05), guard(Lease(3), conn, R):
-                    pytest.fail("claimed what another transaction holds")
-
-        async with guard(Lease(3), conn, R) as db:
-            await driver.add(db, 10)
-
-    assert await driver.balance() == 11

@@ -89,6 +89,16 @@ async def test_release_does_not_overtake_the_acquire_it_undoes(backend: Backend,
     assert await store.list_holders(backend.prefix) == []
 
 
+async def test_what_cannot_be_a_token_is_nobodys_and_spoils_no_batch(backend: Backend, store: LockStore) -> None:
+    key = backend.key()
+    answers = asyncio.gather(store.release(key, "\udc80"), store.acquire(key, A, ttl_ms=LONG))
+
+    released, reply = await asyncio.wait_for(answers, 10)
+
+    assert not released
+    assert isinstance(reply, Grant)
+
+
 async def test_a_waiter_in_the_tick_of_the_release_is_granted(backend: Backend, store: LockStore) -> None:
     key = backend.key()
     await granted(store, key, A)
@@ -202,12 +212,19 @@ async def test_tables_of_a_newer_version_are_refused(backend: Backend, store: Lo
     await late.close()
 
 
-async def test_tables_that_have_lost_their_version_are_refused(backend: Backend, store: LockStore) -> None:
+async def test_tables_that_have_lost_their_version_are_refused_until_they_are_dropped(
+    backend: Backend, store: LockStore
+) -> None:
+    before = await granted(store, backend.key(), A)
     await run(backend.url, "DELETE FROM holdfast_store")
     late = backend.open()
 
-    with pytest.raises(StoreRefused, match=r"holdfast_store has lost its row.*backup"):
+    with pytest.raises(StoreRefused, match=r"holdfast_store has lost its row.*drop them all and open"):
         await late.open()
+    tables = "holdfast_store, holdfast_locks, holdfast_queue, holdfast_history, holdfast_releases"
+    await run(backend.url, f"DROP TABLE {tables} CASCADE")
+    await late.open()
+    assert await granted(late, backend.key(), B) > before
     await late.close()
 
 

@@ -4,15 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from itertools import count
+from pathlib import Path
 
 import pytest
 import servers
 from harness import eventually
+from tls_door import certified, tls_door
 
 from holdfast.locks.errors import StoreRefused, Unavailable
-from holdfast.locks.port import BlockingStore, Busy, Renewal, Standing
+from holdfast.locks.port import BlockingStore, Busy, LockStore, Renewal, Standing
+from holdfast.locks.runtime import SYSTEM
+from holdfast.locks.stores import open_store
 from holdfast.locks.stores.redis.cluster import slot_of, slot_tags
-from locks.redis_setup import LONG, A, B, C, blocking, client, granted, granted_yet, opened, replicated, sentinel_server
+from holdfast.locks.stores.redis.sentinel import Sentinels
+from holdfast.locks.stores.redis.wire import parse_url
+from locks.redis_setup import (
+    LONG,
+    A,
+    B,
+    C,
+    blocking,
+    client,
+    formed_cluster,
+    granted,
+    granted_yet,
+    opened,
+    replica_of,
+    replicated,
+    sentinel_server,
+    until,
+)
 
 pytest_plugins = ["locks.redis_fixtures"]
 
@@ -79,6 +100,73 @@ async def test_sentinels_name_the_primary_and_its_successor(prefix: str) -> None
             started.remove()
 
 
+async def test_sentinel_that_names_a_primary_of_long_ago_does_not_lead_astray(
+    server: servers.Server, prefix: str
+) -> None:
+    """One that is cut off from the others: it has not heard of the failover."""
+    isolated = sentinel_server(servers.free_port()).start()
+    sentinel = sentinel_server(server.port).start()
+    url = f"redis+sentinel://127.0.0.1:{isolated.port},127.0.0.1:{sentinel.port}/payments"
+    try:
+        store = open_store(url, holder="host:1", prefix=prefix, runtime=SYSTEM)
+        with blocking(url, prefix) as sync_store:
+            await eventually(lambda: _opened_yet(store))
+            await granted(store, f"{prefix}k", A)
+            await eventually(lambda: _sync_answers(sync_store, f"{prefix}k"))
+        await store.close()
+    finally:
+        for started in (sentinel, isolated):
+            started.remove()
+
+
+@pytest.mark.parametrize("of", ["a sentinel without a password", "a server that is none"])
+async def test_sentinels_that_refuse_to_be_asked_are_told_from_those_that_are_away(
+    server: servers.Server, prefix: str, of: str
+) -> None:
+    sentinel = sentinel_server(server.port).start()
+    ports = {"a sentinel without a password": sentinel.port, "a server that is none": server.port}
+    url = f"redis+sentinel://127.0.0.1:{ports[of]}/payments?sentinel_password=wr0ng"
+    try:
+        store = open_store(url, holder="host:1", prefix=prefix, runtime=SYSTEM)
+        with pytest.raises(StoreRefused, match="sentinel_password=") as refused:
+            await store.open()
+        with blocking(url, prefix) as sync_store, pytest.raises(StoreRefused, match="sentinel_password="):
+            sync_store.acquire(f"{prefix}k", A, ttl_ms=LONG)
+        assert "wr0ng" not in str(refused.value)
+    finally:
+        await store.close()
+        sentinel.remove()
+
+
+async def test_sentinels_are_asked_over_tls_and_nothing_is_left_open(
+    server: servers.Server, prefix: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    sentinel = sentinel_server(server.port).start()
+    certificate = certified(tmp_path, "server")
+    try:
+        async with tls_door(sentinel.port, certificate) as door:
+            url = f"rediss+sentinel://127.0.0.1:{door}/payments"
+            with blocking(url, prefix) as sync_store:
+                with pytest.raises(StoreRefused, match="certificate is not trusted"):
+                    await asyncio.to_thread(sync_store.acquire, f"{prefix}k", A, ttl_ms=LONG)
+            with pytest.raises(StoreRefused, match="certificate is not trusted"):
+                await open_store(url, holder="host:1", prefix=prefix, runtime=SYSTEM).open()
+            trusted = Sentinels(parse_url(f"{url}?ssl_ca_certs={certificate}"))
+            assert (await asyncio.to_thread(trusted.find_primary_blocking, 5)).port == server.port
+            assert (await trusted.find_primary(5)).port == server.port
+    finally:
+        sentinel.remove()
+    assert [str(each.message) for each in recwarn if each.category is ResourceWarning] == []
+
+
+async def _opened_yet(store: LockStore) -> bool:
+    try:
+        await store.open()
+    except Unavailable:
+        return False
+    return True
+
+
 async def _true(value: object) -> bool:
     return bool(value)
 
@@ -129,6 +217,42 @@ async def test_cluster_follows_a_slot_that_has_moved(cluster: list[servers.Serve
             await granted(store, key, A)
 
             assert isinstance(sync_store.acquire(key, B, ttl_ms=LONG), Busy)
+
+
+async def test_cluster_is_followed_to_the_replica_that_took_over(prefix: str) -> None:
+    key = next(f"{prefix}{n}" for n in count() if slot_of(f"{prefix}{n}") == 100)
+    with formed_cluster() as (first, second), replica_of(first) as replica:
+        # Only the one that dies is named: the others are known from it.
+        url = f"redis+cluster://127.0.0.1:{first.port}"
+        with client(first) as at_first, client(second) as at_second, client(replica) as at_replica:
+            with blocking(url, prefix) as sync_store:
+                async with opened(url, prefix) as store:
+                    fence = await granted(store, key, A)
+                    assert isinstance(sync_store.acquire(key, B, ttl_ms=LONG), Busy)
+                    replicated(at_first)
+                    first.kill()
+                    # Both have looked for it while nobody had its place.
+                    assert not await granted_yet(store, key)
+                    assert not await _sync_answers(sync_store, key)
+                    assert not await _sync_answers(sync_store, key)
+
+                    at_replica.cluster("FAILOVER", "TAKEOVER")
+                    until(lambda: str(replica.port) in str(at_second.cluster("SLOTS")))
+
+                    await eventually(lambda: granted_yet(store, key), within_s=30)
+                    await eventually(lambda: _sync_answers(sync_store, key), within_s=30)
+                    assert await granted(store, key, A) == fence
+
+
+async def test_cluster_without_slots_is_unavailable(prefix: str) -> None:
+    alone = servers.redis_server("--cluster-enabled", "yes", "--cluster-port", str(servers.free_port())).start()
+    try:
+        with blocking(f"redis+cluster://127.0.0.1:{alone.port}", prefix) as sync_store:
+            with pytest.raises(Unavailable, match="CLUSTERDOWN") as nobody:
+                sync_store.acquire(f"{prefix}k", A, ttl_ms=LONG)
+        assert nobody.value.applied is False
+    finally:
+        alone.remove()
 
 
 async def test_cluster_refuses_what_it_cannot_keep(

@@ -313,6 +313,25 @@ async def test_bad_urls_and_arguments_are_value_errors(server: servers.Server, p
                 store.acquire(f"{prefix}k", A, **options)
 
 
+async def test_user_who_may_not_do_all_that_a_lock_takes_is_told_what_to_allow(
+    own_server: servers.Server, prefix: str
+) -> None:
+    allowed = ["+@connection", "+@read", "+@write", "+@scripting", "+@pubsub", "+info", "+time"]
+    url = f"redis://app:s3cret@127.0.0.1:{own_server.port}/0"
+    with client(own_server) as theirs:
+        theirs.execute_command("ACL", "SETUSER", "app", "on", ">s3cret", f"~{prefix}*", f"&{prefix}*", *allowed)
+        async with opened(url, prefix) as store:
+            with pytest.raises(Unavailable, match=r"~\{PREFIX\*") as no_queue:
+                await store.acquire(f"{prefix}k", A, ttl_ms=LONG)
+            theirs.execute_command("ACL", "SETUSER", "app", f"~{{{prefix}*", "-xadd")
+            with pytest.raises(Unavailable, match="xadd") as no_history:
+                await store.acquire(f"{prefix}k", A, ttl_ms=LONG)
+            theirs.execute_command("ACL", "SETUSER", "app", "+xadd")
+
+            assert (no_queue.value.applied, no_history.value.applied) == (None, None)
+            assert await granted(store, f"{prefix}k", A)
+
+
 async def test_user_without_a_channel_waits_by_polling_and_spoils_nobodys_answer(
     own_server: servers.Server, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:

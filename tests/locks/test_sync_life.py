@@ -10,12 +10,14 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from harness import Backend, sooner_or_later
 
 from holdfast.locks import LockClass, Locks, SyncLocks, Unavailable
+from locks.invariants import Told
 
 JOB = LockClass("job", ttl=30, wait=20)
 WINDOW = LockClass("window", ttl=30, pattern="ttl_hold")
@@ -115,6 +117,52 @@ def test_a_forked_child_gets_nothing_from_its_parent_s_locks(backend: Backend) -
         in_child(try_all)
         assert locks.inspect(JOB, "free") is None
         locks.release(held)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_locks_that_are_only_made_before_a_fork_are_the_child_s_to_open(backend: Backend) -> None:
+    """As of a program that makes its locks when it is loaded, and its workers from itself."""
+    made = SyncLocks(backend.url, prefix=backend.prefix)
+
+    def use() -> None:
+        with pytest.raises(Unavailable, match="opened before a fork"):
+            made.acquire(JOB, "x")
+        with made:
+            made.release(made.acquire(JOB, "x"))
+            assert made.claim(WINDOW, "w") is not None
+
+    in_child(use)
+    with made:
+        assert [line.event for line in made.history(JOB, "x")] == ["granted", "released"]
+        assert made.claim(WINDOW, "w") is None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_window_that_was_claimed_before_a_fork_is_not_the_child_s(backend: Backend) -> None:
+    made = SyncLocks(backend.url, prefix=backend.prefix)
+
+    def claim() -> None:
+        with suppress(Unavailable), made:
+            assert made.claim(WINDOW, "w") is None
+
+    try:
+        with suppress(Unavailable):  # most stores serve nobody who has not opened them
+            assert made.claim(WINDOW, "w") is not None
+            in_child(claim)
+    finally:
+        made.close()
+
+
+def test_a_thread_that_is_interrupted_as_it_gets_its_lock_does_not_keep_it(backend: Backend) -> None:
+    class Interrupted(Told):
+        def acquired(self, *_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+    with SyncLocks(backend.url, prefix=backend.prefix, observer=Interrupted()) as locks:
+        with pytest.raises(KeyboardInterrupt):
+            locks.acquire(JOB, "x")
+
+        sooner_or_later(lambda: locks.inspect(JOB, "x") is None)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

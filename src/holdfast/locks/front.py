@@ -64,6 +64,12 @@ class Front:
         self._windows: dict[str, _Window] = {}
         self._windows_max = WINDOWS_KEPT
 
+    def belong_here(self) -> None:
+        """What was made before a fork, and not opened, belongs to whoever opens it; the windows claimed until then do not."""
+        if self.keeper.is_parents:
+            self._windows.clear()
+            self.keeper.belong_here()
+
     def key(self, lock_class: LockClass | str, item: str) -> str:
         self.keeper.check_fork()
         return self._prefix + self.classes.get(lock_class).key(item)

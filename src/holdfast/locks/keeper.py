@@ -108,6 +108,10 @@ class Keeper:
         """Whether this process is a child that was forked off after the keeper was made: its thread stayed behind."""
         return self._fork != FORKS.generation
 
+    @property
+    def started(self) -> bool:
+        return self._thread is not None
+
     def check_open(self) -> None:
         """Raises `Unavailable` once it is closed, or the program all but over: its thread will not run any more."""
         if self._closing or sys.is_finalizing():

@@ -78,6 +78,8 @@ class SyncLocks:
 
     def open(self) -> None:
         """Connect. Raises `Unavailable` or `StoreRefused`, which name the store and the next step."""
+        if not self._keeper.started:
+            self._front.belong_here()
         self._ask(self._keeper.open)
 
     def close(self) -> None:
@@ -217,6 +219,7 @@ class SyncLocks:
                 reply, sent_at, _ = self._ask(
                     lambda: self._room.acquire(chosen, key, token, wait_s=left_s, fences=fences, in_doubt=in_doubt)
                 )
+            return self._front.acquired(chosen, key, token, reply, sent_at=sent_at, waited_s=sent_at - started)
         except BaseException as error:
             self._front.gave_up(chosen, key, error)
             # Whatever ended it, the token may be queued or even granted; the thread does not wait for its undoing.
@@ -224,7 +227,6 @@ class SyncLocks:
                 until = self._runtime.now() + chosen.ttl
                 self._keeper.hand(lambda: self._errands.undo(key, token, until=until))
             raise
-        return self._front.acquired(chosen, key, token, reply, sent_at=sent_at, waited_s=sent_at - started)
 
     def _release(self, lease: Lease) -> None:
         try:

@@ -27,8 +27,10 @@ class Fenced(Protocol):
 
 
 def require_fence(lease: Fenced, resource: str) -> None:
-    """Raise `ValueError` if there is nothing that the resource could check, or no resource."""
+    """Raise `ValueError` if there is nothing that the resource could check, or no name that all of them can keep."""
     if lease.fence <= 0:
         raise ValueError(f"a lease without a fence cannot guard {resource!r}: {lease.key!r} is held locally only")
     if not resource:
         raise ValueError("a guarded resource needs a name")
+    if "\0" in resource:
+        raise ValueError(f"the name of a guarded resource cannot contain NUL: {resource!r}")  # Postgres cannot keep it

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 
 from holdfast.locks.errors import StaleFence, Unavailable
 from holdfast.locks.fence import Mark
-from holdfast.locks.guards.fenced import Fenced
+from holdfast.locks.guards.fenced import Fenced, require_fence
 from holdfast.locks.guards.marks import Marks
 
 RESOURCE_BYTES_MAX = 512
@@ -42,8 +42,7 @@ def fence_headers(lease: Fenced, resource: str) -> dict[str, str]:
     Send the same headers again when repeating a request that was not answered, not new ones: a
     number of its own is what makes the repetition known as such.
     """
-    if lease.fence <= 0:
-        raise ValueError(f"a lease without a fence cannot guard {resource!r}: {lease.key!r} is held locally only")
+    require_fence(lease, resource)
     lease.check()
     values = (quote(resource, safe="/:"), str(lease.fence), str(lease.next_seq()))
     return dict(zip(_NAMES, values, strict=True))
@@ -134,9 +133,12 @@ def _parse(headers: Collection[tuple[bytes, bytes]]) -> tuple[str, Mark] | None:
     if len(found) != len(_NAMES) or len(values) != len(_NAMES):
         raise ValueError(f"send each of {', '.join(_NAMES)} exactly once")
     quoted, fence, seq = (values[name] for name in _RAW_NAMES)
+    if not quoted.isascii():
+        # Taken as it is, it would be another resource than the one that is percent-encoded, with a mark of its own.
+        raise ValueError("Holdfast-Resource must be percent-encoded UTF-8")
     resource = unquote(quoted, errors="strict")
-    if not 0 < len(resource.encode()) <= RESOURCE_BYTES_MAX:
-        raise ValueError(f"Holdfast-Resource must have between 1 and {RESOURCE_BYTES_MAX} bytes")
+    if not 0 < len(resource.encode()) <= RESOURCE_BYTES_MAX or "\0" in resource:
+        raise ValueError(f"Holdfast-Resource must have between 1 and {RESOURCE_BYTES_MAX} bytes, none of them NUL")
     if not (_NUMBER.fullmatch(fence) and _NUMBER.fullmatch(seq)) or int(fence) == 0:
         raise ValueError("Holdfast-Fence and Holdfast-Seq must be decimal numbers, the fence above 0")
     return resource, Mark(int(fence), int(seq))

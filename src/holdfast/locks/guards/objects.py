@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from holdfast.locks.errors import StaleFence, Unavailable
 from holdfast.locks.fence import NO_MARK, Mark, rule
-from holdfast.locks.guards.fenced import Fenced
+from holdfast.locks.guards.fenced import Fenced, require_fence
 
 #: How often a put is tried again because the object changed between our read and our write.
 RACES_MAX = 20
@@ -68,8 +68,7 @@ class ObjectGuard:
     """
 
     def __init__(self, lease: Fenced, store: ConditionalStore, name: str, *, once_per_fence: bool = False) -> None:
-        if lease.fence <= 0:
-            raise ValueError(f"a lease without a fence cannot guard {name!r}: {lease.key!r} is held locally only")
+        require_fence(lease, name)
         self._lease = lease
         self._store = store
         self._name = name

@@ -11,6 +11,7 @@ mark of a resource, and it locks the row of a mark that is not lower.
 
 from __future__ import annotations
 
+import asyncio
 from inspect import isawaitable
 from types import TracebackType
 from typing import Any
@@ -23,6 +24,9 @@ _PERCENTS = Statements.with_placeholders("%s", "%s", "%s")
 _RAISE = "UPDATE holdfast_fences SET fence = $2, seq = $3, answer = NULL WHERE resource = $1 AND "
 _LOWER_PAIR = "(fence, seq) < ($2, $3)"
 _LOWER_FENCE = "fence < $2"
+
+#: How long one who is cancelled a second time waits for the rollback.
+ROLLBACK_S_MAX = 2.0
 
 _NOT_PREPARED = "26000"
 _RAISED = "UPDATE 1"
@@ -140,7 +144,20 @@ class AsyncpgGuard(Guard[Any]):
             await savepoint.rollback()
         elif began:
             self._note_in_driver(None)
-            await self._conn.execute("ROLLBACK;")
+            try:
+                await self._conn.execute("ROLLBACK;")
+            except asyncio.CancelledError:
+                await self._rollback_or_close()
+                raise
+
+    async def _rollback_or_close(self) -> None:
+        """Cancelled again, while the rollback waited for the server to give up what the body had asked: perhaps it was
+        not even sent. Whoever has the connection next must not go on in this transaction."""
+        try:
+            async with asyncio.timeout(ROLLBACK_S_MAX):
+                await self._conn.execute("ROLLBACK;")
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001  (the first cancellation is what is told)
+            self._conn.terminate()
 
     def _note_in_driver(self, outermost: AsyncpgGuard | None) -> None:
         """Have `conn.transaction()` in the body nest: asyncpg refuses it in a transaction that it has

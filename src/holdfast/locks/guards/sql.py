@@ -116,7 +116,7 @@ class Guard(ABC, Generic[C]):
     """What was offered, once the guard is entered."""
 
     def __init__(self, lease: Fenced, conn: C, resource: str, seq: int | None, once_per_fence: bool) -> None:  # noqa: FBT001  (keywords end at `guard`)
-        if lease.fence <= 0 or not resource:
+        if lease.fence <= 0 or not resource or "\0" in resource:
             require_fence(lease, resource)
         if seq is not None and seq < 1:
             raise ValueError(

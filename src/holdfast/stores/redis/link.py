@@ -18,7 +18,7 @@ from holdfast.errors import HoldfastError, Invalid, StoreUnavailable
 from holdfast.locks.errors import LockError, StoreRefused, Unavailable
 from holdfast.locks.stores.redis.cluster import owners_of
 from holdfast.locks.stores.redis.connection import Connection, Run
-from holdfast.locks.stores.redis.sentinel import find_primary
+from holdfast.locks.stores.redis.sentinel import Sentinels
 from holdfast.locks.stores.redis.wire import (
     Address,
     Caller,
@@ -130,6 +130,7 @@ class PlaneLink:
         self.timeout_s = caller.timeout_s
         self.on_moved: Callable[[Run, ReplyError], None] | None = None
         self._target = target
+        self._sentinels = Sentinels(target)
         self._caller = caller
         self._slot = slot
         self._prepare = prepare
@@ -228,7 +229,7 @@ class PlaneLink:
 
     async def _locate(self) -> Address:
         if self._target.kind == "sentinel":
-            return await find_primary(self._target, self._caller.timeout_s)
+            return await self._sentinels.find_primary(self._caller.timeout_s)
         if self._target.kind == "cluster":
             return await self._find_owner()
         return self._target.addresses[0]

@@ -42,6 +42,10 @@ class LeaseExists(Unavailable):
     """Somebody else has granted a lease with this number. Nothing was changed."""
 
 
+class OutOfSpace(StoreRefused):
+    """The server takes nothing in any more: no put, no lease. Some versions (3.5.1) refuse all transactions."""
+
+
 class KeyValue(NamedTuple):
     name: bytes
     value: bytes
@@ -163,17 +167,26 @@ class Gateway:
         return _found(await self._call("/v3/kv/range", reading["request_range"], lost=False))
 
     async def read_all(self, readings: Sequence[Json], *, never: Json) -> list[Found]:
-        """Several reads of one moment. `never` is a deletion that would be permitted; it is not done."""
+        """Several reads, of one moment if there is space left. `never` is a deletion that would be permitted; it is not done."""
         # With it, in the branch not taken, the transaction is no read-only one (see `txn`): it goes
         # through etcd's log like a write. That is one synced entry in place of a request per read.
         # A deletion, since puts are refused when the server's space is used up.
-        return (await self._txn([], readings, [never], lost=False)).found
+        try:
+            return (await self._txn([], readings, [never], lost=False)).found
+        except OutOfSpace:
+            return await all_of(map(self.read, readings))
 
     async def txn(self, compare: list[Json], then: list[Json], otherwise: Sequence[Json] = ()) -> Outcome:
         # etcd before 3.4.20 and 3.5.5 panics when the client of a read-only transaction goes away
         # in the middle of it: any process that is killed could take the server down with it.
         assert not all("request_range" in operation for operation in [*then, *otherwise])
         return await self._txn(compare, then, otherwise, lost=None)
+
+    async def delete(self, name: bytes) -> Outcome:
+        """Without any condition, but also when the server's space is used up."""
+        reply = await self._call("/v3/kv/deleterange", delete(name)["request_delete_range"], lost=None)
+        gone = [*map(_kv, reply.get("prev_kvs", ()))]
+        return Outcome(bool(gone), int(reply["header"]["revision"]), [], gone)
 
     async def grant_lease(self, ttl_s: int, *, lease: int = 0) -> int:
         """A new lease, numbered by the server. A number of the caller's own may exist already.
@@ -310,7 +323,7 @@ class Gateway:
             return LeaseExists(self.shown, message, applied=False)
         if "database space exceeded" in message:
             step = "Compact and defragment etcd, then disarm its alarm; set --auto-compaction-retention=1h"
-            return StoreRefused(self.shown, message, next_step=step)
+            return OutOfSpace(self.shown, message, next_step=step, full=True)
         if code in _NEXT_STEPS:
             return StoreRefused(self.shown, message, next_step=_NEXT_STEPS[code])
         return Unavailable(self.shown, message, applied=False if code == _BUSY else lost)

@@ -57,7 +57,12 @@ class Place(NamedTuple):
 
 
 def digest_of(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()[:32]
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def seconds(ms: int) -> int:
+    """As leases count them: rounded up."""
+    return -(-ms // 1000)
 
 
 def contenders(key: str) -> tuple[bytes, bytes]:

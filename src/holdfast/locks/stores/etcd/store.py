@@ -31,7 +31,7 @@ from holdfast.locks.port import (
     require_token,
 )
 from holdfast.locks.stores.etcd import api, layout
-from holdfast.locks.stores.etcd.layout import Contender, Place, contenders, digest_of
+from holdfast.locks.stores.etcd.layout import Contender, Place, contenders, digest_of, seconds
 from holdfast.locks.stores.etcd.waiters import ENTERING, Waiters
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class EtcdStore:
         async with self._within(applied=None):
             for _ in range(LOOKS_MAX):
                 try:
-                    reply = await self._try_acquire(key, token, ttl_s=_seconds(ttl_ms), queue_s=_seconds(queue_ms))
+                    reply = await self._try_acquire(key, token, ttl_s=seconds(ttl_ms), queue_s=seconds(queue_ms))
                 except api.LeaseNotFound:
                     self._history_hour = -1  # it may have been this one
                     continue
@@ -160,10 +160,10 @@ class EtcdStore:
         return holders
 
     async def list_history(self, key: str, *, limit: int = 100) -> list[Ownership]:
-        reading = api.read_by_age(*layout.history(self._prefix, key), limit=limit, newest_first=True)
+        reading = api.read_by_age(*layout.history(self._prefix, key), limit=limit or 1, newest_first=True)
         async with self._within(applied=False):
             newest = (await self._gateway.read(reading)).kvs
-        return [layout.ownership(key, kv) for kv in reversed(newest)]
+        return [layout.ownership(key, kv) for kv in reversed(newest[:limit])]  # to etcd, 0 is no limit
 
     def on_wake(self, callback: WakeCallback) -> None:
         self._waiters.wake = callback
@@ -302,6 +302,9 @@ class EtcdStore:
         except api.LeaseNotFound:
             self._history_hour = -1
             return await self._try_remove(key, gone, event, note)
+        except api.OutOfSpace:
+            # Without its line, and by its name, which is its token's: nobody can enter anew meanwhile.
+            return await self._gateway.delete(gone.name)
 
     async def _try_remove(self, key: str, gone: Contender, event: str, note: str) -> api.Outcome:
         then = [api.delete(gone.name)]
@@ -318,11 +321,11 @@ class EtcdStore:
                 standings.append(Standing.GONE)
             elif first.digest != digest_of(renewal.token):
                 standings.append(Standing.TAKEN)
-            elif first == first._replace(ttl_s=_seconds(renewal.ttl_ms), granted=True):
+            elif first == first._replace(ttl_s=seconds(renewal.ttl_ms), granted=True):
                 same_ttl[n] = first.lease
                 standings.append(Standing.OWNED)
             else:
-                kept = await self._keep(renewal.key, first, _seconds(renewal.ttl_ms), granted=True)
+                kept = await self._keep(renewal.key, first, seconds(renewal.ttl_ms), granted=True)
                 standings.append(Standing.OWNED if kept else Standing.GONE)
         for n, alive in zip(same_ttl, await self._gateway.keep_alive(list(same_ttl.values())), strict=True):
             if not alive:
@@ -356,8 +359,7 @@ class EtcdStore:
         if hour != self._history_hour:
             await self._gateway.grant_lease(HISTORY_S, lease=lease)
             self._history_hour = hour
-        start, _ = layout.history(self._prefix, key)
-        name = start + f"{now:x}-{self._runtime.token()[:8]}".encode()
+        name = layout.history(self._prefix, key)[0] + f"{now:x}-{self._runtime.token()[:8]}".encode()
         return api.put(name, layout.history_line(whose, event, at=now / 1_000_000, note=note), lease=lease)
 
     async def _learn_base(self) -> None:
@@ -371,8 +373,12 @@ class EtcdStore:
         """
         name = layout.base_name(self._prefix)
         now = self._runtime.wall_us()
-        outcome = await self._gateway.txn([api.absent(name)], [api.put(name, b"%d" % now)], [api.read(name)])
-        self._base = now if outcome.succeeded else int(outcome.found[0].kvs[0].value)
+        # Read first: a server that has no space left can still be asked, and be given locks back.
+        known = (await self._gateway.read(api.read(name))).kvs
+        if not known:
+            outcome = await self._gateway.txn([api.absent(name)], [api.put(name, b"%d" % now)], [api.read(name)])
+            known = [kv for found in outcome.found for kv in found.kvs]
+        self._base = int(known[0].value) if known else now
 
     async def _describe(self, key: str, found: Place) -> Holder | None:
         first = found.first
@@ -392,7 +398,3 @@ def _remember(memory: dict[K, V], key: K, value: V) -> None:
     memory[key] = value
     if len(memory) > MEMORY_MAX:
         del memory[next(iter(memory))]
-
-
-def _seconds(ms: int) -> int:
-    return -(-ms // 1000)

@@ -40,4 +40,5 @@ def is_uniform(columns: Columns) -> bool:
 
 @lru_cache(maxsize=BATCH_MAX * 20)
 def digest_of(token: str) -> str:
-    return sha256(token.encode()).hexdigest()[:DIGEST_CHARS]
+    # Whatever somebody takes for a token: one that cannot be encoded would end the batch it shares with others.
+    return sha256(token.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_CHARS]

@@ -79,11 +79,19 @@ async def connect(url: str, deadline: float) -> asyncpg.Connection:
 async def _reach(url: str, timeout_s: float) -> asyncpg.Connection:
     """Of several hosts the one that can be written, unless the URL says which is wanted. A standby can be connected to, and
     keeps no lock; alone in its URL, it is told apart by whoever makes the connection ready."""
-    parts = urlsplit(url)
-    own = parse_qs(parts.query)
-    several = "," in parts.netloc.rpartition("@")[2] or any("," in hosts for hosts in own.get("host", ()))
-    wanted = "read-write" if several and "target_session_attrs" not in own else None
+    wanted = (
+        "read-write"
+        if _has_several_hosts(url) and "target_session_attrs" not in parse_qs(urlsplit(url).query)
+        else None
+    )
     return await asyncpg.connect(url, timeout=timeout_s, target_session_attrs=wanted)
+
+
+def _has_several_hosts(url: str) -> bool:
+    parts = urlsplit(url)
+    return "," in parts.netloc.rpartition("@")[2] or any(
+        "," in hosts for hosts in parse_qs(parts.query).get("host", ())
+    )
 
 
 @contextmanager
@@ -131,6 +139,13 @@ def explained(failure: Exception, subject: str, *, applied: bool | None) -> Exce
 def not_utf8(encoding: str) -> str:
     """Keys, and all that a plane is told, are Unicode: some of it could not be kept, and that would be found out late."""
     return f"the encoding of this database is {encoding}, and must be UTF8"
+
+
+def read_only(failure: Exception, url: str) -> Exception:
+    """Of several hosts, in a failover, the next connection finds the one that can be written by then."""
+    if not _has_several_hosts(url):
+        return failure
+    return Unavailable(shown(url), "this host can be written no more: another one is looked for", applied=False)
 
 
 class Listener:

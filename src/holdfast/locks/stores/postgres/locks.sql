@@ -11,6 +11,7 @@
 -- `token` is a digest everywhere: the token itself never reaches the database.
 -- `_now` is read once per call, before any wait for a row, so a wait can only make a lease end
 -- earlier than asked. Parameters and variables start with an underscore, columns do not.
+-- Functions are replaced: most of them outlive the tables, should somebody drop those.
 
 CREATE TABLE holdfast_store (
     version int NOT NULL,
@@ -74,12 +75,12 @@ CREATE VIEW holdfast_timeline AS
 
 
 -- The least fence a grant at `_now` may carry, before the key's own last fence is considered.
-CREATE FUNCTION holdfast_mint(_now timestamptz) RETURNS bigint LANGUAGE sql STABLE AS $$
+CREATE OR REPLACE FUNCTION holdfast_mint(_now timestamptz) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT greatest(floor + 1, (extract(epoch FROM _now) * 1000000)::bigint) FROM holdfast_store
 $$;
 
 
-CREATE FUNCTION holdfast_grant(_key text, _token text, _holder text, _ttl_ms int, _fences int, _now timestamptz)
+CREATE OR REPLACE FUNCTION holdfast_grant(_key text, _token text, _holder text, _ttl_ms int, _fences int, _now timestamptz)
 RETURNS holdfast_locks LANGUAGE plpgsql AS $$
 DECLARE
     _mint bigint := holdfast_mint(_now);
@@ -97,7 +98,7 @@ END $$;
 
 -- The lock is free, or its holder's time is over: record how the last lease ended (`_event` NULL:
 -- it expired), then grant the first live waiter and wake its process.
-CREATE FUNCTION holdfast_hand_on(_lock holdfast_locks, _event text, _note text, _now timestamptz)
+CREATE OR REPLACE FUNCTION holdfast_hand_on(_lock holdfast_locks, _event text, _note text, _now timestamptz)
 RETURNS holdfast_locks LANGUAGE plpgsql AS $$
 DECLARE
     _waiter holdfast_queue;
@@ -122,7 +123,7 @@ END $$;
 
 
 -- One acquire, whatever the state of the lock. `fence` is 0 if it is busy.
-CREATE FUNCTION holdfast_acquire(
+CREATE OR REPLACE FUNCTION holdfast_acquire(
     _key text, _token text, _holder text, _ttl_ms int, _queue_ms int, _fences int, _channel text, _now timestamptz,
     OUT fence bigint, OUT held_by text, OUT remaining_ms bigint
 ) LANGUAGE plpgsql AS $$
@@ -161,7 +162,7 @@ END $$;
 
 
 -- One release, whatever the state of the lock.
-CREATE FUNCTION holdfast_release(_key text, _token text, _now timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast_release(_key text, _token text, _now timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     _lock holdfast_locks;
 BEGIN
@@ -175,7 +176,7 @@ BEGIN
 END $$;
 
 
-CREATE FUNCTION holdfast_evict(_key text, _fence bigint, _reason text) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION holdfast_evict(_key text, _fence bigint, _reason text) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     _now timestamptz := clock_timestamp();
     _lock holdfast_locks;
@@ -195,7 +196,7 @@ END $$;
 -- whatever is left is done one by one and answered by position.
 -- The planner must not be clever here: the arrays' order is the order of locking, and a plan made
 -- while the tables were small would later read them whole.
-CREATE FUNCTION holdfast_batch(
+CREATE OR REPLACE FUNCTION holdfast_batch(
     _holder text, _channel text, _firsts int,
     _keys text[], _tokens text[], _ttls int[], _queues int[], _fences int[],
     OUT done_keys text[], OUT done_fences bigint[],
@@ -272,7 +273,7 @@ END $$;
 
 
 -- Renewals of one process, sorted by key. Answers in the same order: 1 owned, 2 taken, 0 gone.
-CREATE FUNCTION holdfast_renew(_keys text[], _tokens text[], _ttls int[]) RETURNS int[] LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION holdfast_renew(_keys text[], _tokens text[], _ttls int[]) RETURNS int[] LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 DECLARE
@@ -292,7 +293,7 @@ END $$;
 -- Remove what is older than a day, at most `_limit` rows of each kind; lock rows are looked at in key
 -- order, from where the last sweep ended. One is removed only if the floor covered its fences before
 -- this call: an acquire that runs meanwhile and finds the row gone has then read that floor.
-CREATE FUNCTION holdfast_collect(_limit int) RETURNS void LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION holdfast_collect(_limit int) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
     _day_ago timestamptz := clock_timestamp() - interval '1 day';

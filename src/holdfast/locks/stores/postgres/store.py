@@ -43,7 +43,16 @@ from holdfast.locks.stores.postgres.free import (
     release_statement,
 )
 from holdfast.locks.stores.postgres.history import COLLECT, COLLECT_EVERY, COLLECT_LIMITS, HISTORY
-from holdfast.locks.stores.postgres.link import BROKEN, FAILURES, ROLLED_BACK, Listener, connect, ended_at, explained
+from holdfast.locks.stores.postgres.link import (
+    BROKEN,
+    FAILURES,
+    ROLLED_BACK,
+    Listener,
+    connect,
+    ended_at,
+    explained,
+    read_only,
+)
 
 if TYPE_CHECKING:
     from holdfast.locks.port import LockStore
@@ -53,6 +62,8 @@ if TYPE_CHECKING:
 FREE_PAUSE = 50
 #: Waiters that are woken by token; if there are more, the oldest are woken with all others of their key.
 WAITING_MAX = 10_000
+#: No fence is so high, and no bigint.
+FENCE_END = 2**63
 
 # Arrays travel as text: the driver's own encoding of them costs more than the statement.
 _BATCH = """
@@ -170,6 +181,8 @@ class PostgresStore:
         return asyncio.gather(*answers)
 
     async def evict(self, key: str, fence: int, *, reason: str) -> bool:
+        if fence >= FENCE_END:
+            return False
         rows = await self._query(_EVICT, key, fence, reason)
         return bool(rows[0][0])
 
@@ -338,6 +351,9 @@ class PostgresStore:
                     rows = await self._connection.fetch(exchange.sql, *exchange.arguments)
         except ValueError as failure:
             self._fail(exchange.waiting, failure, applied=False)
+        except asyncpg.ReadOnlySQLTransactionError as failure:
+            self._hang_up()
+            self._fail(exchange.waiting, read_only(failure, self._url), applied=False)
         except FAILURES as failure:
             self._fail(exchange.waiting, failure, applied=applied)
             if self._connection is None or (isinstance(failure, BROKEN) and applied is None):

@@ -15,7 +15,7 @@ from holdfast.locks.errors import LockError, Unavailable
 from holdfast.locks.port import Busy, Grant, Renewal, Standing
 from holdfast.locks.runtime import FORKS, Runtime
 from holdfast.locks.stores.redis.cluster import MOVES_MAX, Place, by_slot, check_key, names_in_slot, owners_of, slot_of
-from holdfast.locks.stores.redis.sentinel import find_primary_blocking
+from holdfast.locks.stores.redis.sentinel import Sentinels
 from holdfast.locks.stores.redis.vigil import Vigil
 from holdfast.locks.stores.redis.wire import (
     SCRIPT,
@@ -111,11 +111,13 @@ class RedisBlockingStore:
 
     def __init__(self, url: str, *, holder: str, prefix: str, runtime: Runtime, timeout_s: float) -> None:
         self._target = parse_url(url)
+        self._sentinels = Sentinels(self._target)
         self._caller = Caller(url, holder=holder, prefix=prefix, runtime=runtime, timeout_s=timeout_s)
         # Nobody listens for wakes here, so the script shall not send any.
         self._encoded = bulk(self._caller.holder) + bulk("")
         self._clustered = self._target.kind == "cluster"
         self._owners: dict[int, Place] = {}
+        self._outdated = True
         self._mine = threading.local()
         self._every: weakref.WeakSet[ThreadConnection] = weakref.WeakSet()
         self._last_thread = 0
@@ -182,8 +184,7 @@ class RedisBlockingStore:
         try:
             reply = connection.exchange(request, alone=self._is_alone())
         except (OSError, ValueError) as why:
-            if self._clustered:
-                self._owners = {}  # ask again who has the slots
+            self._outdated = True
             late = isinstance(why, (TimeoutError, BlockingIOError))
             detail = f"no answer within {self._caller.timeout_s} s" if late else "connection lost"
             raise Unavailable(self._caller.subject, detail, applied=None) from None
@@ -232,6 +233,7 @@ class RedisBlockingStore:
         return connection
 
     def _fail(self, place: Place, make: Callable[[], LockError]) -> NoReturn:
+        self._outdated = True  # its replica may have the slots by now, or in a moment
         with self._guard:
             self._down[place] = self._caller.runtime.now() + self._caller.runtime.jitter(BACKOFF_S), make
         raise make() from None
@@ -240,20 +242,23 @@ class RedisBlockingStore:
         if self._clustered:
             return replace(self._target.addresses[0], host=place[0], port=place[1])
         if self._target.kind == "sentinel":
-            return find_primary_blocking(self._target, self._caller.timeout_s)
+            return self._sentinels.find_primary_blocking(self._caller.timeout_s)
         return self._target.addresses[0]
 
     def _route(self, key: str) -> tuple[Place, str]:
-        if not self._owners:
+        if self._outdated:
             self._learn()
         slot = slot_of(key)
         names = "".join(map(bulk, names_in_slot(self._caller, slot)))
-        return self._owners.get(slot) or next(iter(self._owners.values())), names
+        seed = self._target.addresses[0]
+        # A slot that nobody serves: any server will say so.
+        return self._owners.get(slot) or (seed.host, seed.port), names
 
     def _learn(self) -> None:
         """Ask one server after the other who has which slots."""
         seeds = [(seed.host, seed.port) for seed in self._target.addresses]
-        places = list(dict.fromkeys([*self._owners.values(), *seeds]))
+        # First those that may be there: one that is not may take all the time to say so.
+        places = sorted(dict.fromkeys([*self._owners.values(), *seeds]), key=self._down.__contains__)
         for i, place in enumerate(places):
             try:
                 reply = self._exchange(place, command("CLUSTER", "SLOTS"))
@@ -263,7 +268,7 @@ class RedisBlockingStore:
                 if i == len(places) - 1:
                     raise
             else:
-                self._owners = owners_of(reply, place)
+                self._owners, self._outdated = owners_of(reply, place), False
                 return
 
 

@@ -3,34 +3,66 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
+import ssl
 from collections.abc import Sequence
 from dataclasses import replace
 
-from holdfast.locks.stores.redis.wire import Address, Parser, Reply, ReplyError, Target, command
+from holdfast.locks.stores.redis.wire import Address, Parser, Reply, ReplyError, SentinelsRefuse, Target, command
 
 
-async def find_primary(target: Target, timeout_s: float) -> Address:
-    """Raises `OSError` if no sentinel names one."""
-    for sentinel in target.addresses:
-        # A sentinel that is down must leave time for the others.
-        with contextlib.suppress(OSError, ReplyError, ValueError):
-            async with asyncio.timeout(timeout_s / (len(target.addresses) + 1)):
-                found = _primary(target, await _ask(sentinel, target.service))
-            if found is not None:
-                return found
-    raise OSError(f"no sentinel knows a primary of {target.service!r}")
+class Sentinels:
+    """Each time the next one is asked first: what one of them has named may be what the others have long replaced."""
 
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._first = -1
 
-def find_primary_blocking(target: Target, timeout_s: float) -> Address:
-    """The same for threads."""
-    for sentinel in target.addresses:
-        with contextlib.suppress(OSError, ReplyError, ValueError):
-            found = _primary(target, _ask_blocking(sentinel, target.service, timeout_s / (len(target.addresses) + 1)))
-            if found is not None:
-                return found
-    raise OSError(f"no sentinel knows a primary of {target.service!r}")
+    async def find_primary(self, timeout_s: float) -> Address:
+        """Raises `OSError` if no sentinel names one; `SentinelsRefuse` if all of them refuse to."""
+        failures: list[Exception] = []
+        for sentinel in self._in_turn():
+            try:
+                # A sentinel that is down must leave time for the others.
+                async with asyncio.timeout(self._share_of(timeout_s)):
+                    found = _primary(self._target, await _ask(sentinel, self._target.service))
+            except (ReplyError, OSError, ValueError) as failure:
+                failures.append(failure)
+            else:
+                if found is not None:
+                    return found
+        raise self._none_found(failures)
+
+    def find_primary_blocking(self, timeout_s: float) -> Address:
+        """The same for threads."""
+        failures: list[Exception] = []
+        for sentinel in self._in_turn():
+            try:
+                replies = _ask_blocking(sentinel, self._target.service, self._share_of(timeout_s))
+                found = _primary(self._target, replies)
+            except (ReplyError, OSError, ValueError) as failure:
+                failures.append(failure)
+            else:
+                if found is not None:
+                    return found
+        raise self._none_found(failures)
+
+    def _in_turn(self) -> Sequence[Address]:
+        every = self._target.addresses
+        self._first = (self._first + 1) % len(every)
+        return every[self._first :] + every[: self._first]
+
+    def _share_of(self, timeout_s: float) -> float:
+        return timeout_s / (len(self._target.addresses) + 1)
+
+    def _none_found(self, failures: Sequence[Exception]) -> OSError:
+        """What they have in common is what is wrong, and will be the next time."""
+        why = failures[-1] if len(failures) == len(self._target.addresses) else None
+        if isinstance(why, ssl.SSLCertVerificationError):
+            return why
+        if isinstance(why, ReplyError):
+            return SentinelsRefuse(str(why))
+        return OSError(f"no sentinel knows a primary of {self._target.service!r}" + (f": {why}" if why else ""))
 
 
 def _primary(target: Target, replies: Sequence[Reply]) -> Address | None:
@@ -64,8 +96,10 @@ async def _ask(sentinel: Address, service: str) -> list[Reply]:
 
 def _ask_blocking(sentinel: Address, service: str, timeout_s: float) -> list[Reply]:
     questions, parser = _questions(sentinel, service), Parser()
-    with socket.create_connection((sentinel.host, sentinel.port), timeout_s) as plain:
-        conn = sentinel.tls.wrap_socket(plain, server_hostname=sentinel.host) if sentinel.tls else plain
+    with (
+        socket.create_connection((sentinel.host, sentinel.port), timeout_s) as plain,
+        sentinel.tls.wrap_socket(plain, server_hostname=sentinel.host) if sentinel.tls else plain as conn,
+    ):
         conn.sendall(b"".join(questions))
         replies: list[Reply] = []
         while len(replies) < len(questions):

@@ -26,7 +26,7 @@ from holdfast.locks.stores.redis.blocking import RedisBlockingStore
 from holdfast.locks.stores.redis.cluster import ClusterLink, check_key
 from holdfast.locks.stores.redis.connection import Run
 from holdfast.locks.stores.redis.link import WireLink
-from holdfast.locks.stores.redis.sentinel import find_primary
+from holdfast.locks.stores.redis.sentinel import Sentinels
 from holdfast.locks.stores.redis.wire import (
     ENDLESS_MS,
     Address,
@@ -139,6 +139,8 @@ class RedisStore:
         return _holder(key, line)
 
     async def list_holders(self, prefix: str, *, after: str = "", limit: int = 100) -> list[Holder]:
+        if not limit:
+            return []
         pattern = "".join(f"\\{c}" if c in "*?[]\\" else c for c in prefix) + "*"
         found: set[str] = set()
         for node in self._link.nodes():
@@ -219,7 +221,8 @@ def _linked(target: Target, caller: Caller, wake: WakeCallback) -> WireLink | Cl
     if target.kind == "cluster":
         return ClusterLink(caller, target.addresses, wake)
     if target.kind == "sentinel":
-        return WireLink(caller, lambda: find_primary(target, caller.timeout_s), wake)
+        sentinels = Sentinels(target)
+        return WireLink(caller, lambda: sentinels.find_primary(caller.timeout_s), wake)
 
     async def the_only_one() -> Address:
         return target.addresses[0]

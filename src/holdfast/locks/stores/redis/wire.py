@@ -40,6 +40,10 @@ class ReplyError(Exception):
         return str(self).partition(" ")[0]
 
 
+class SentinelsRefuse(OSError):
+    """None of the sentinels lets us ask it; in the words of one."""
+
+
 class Push(list[Reply]):
     """A message that answers no request."""
 
@@ -327,7 +331,7 @@ def standings(lines: Iterable[str]) -> list[Standing]:
 _NEXT_STEPS = {
     "NOAUTH": "Put user and password into the URL",
     "WRONGPASS": "Check user and password in the URL",
-    "NOPERM": "Allow this user the keys and the channels of its prefix, and +@connection +@read +@write +@scripting +@pubsub "
+    "NOPERM": "Allow this user the channels of its prefix, the keys (~PREFIX* and ~{PREFIX*), and +@connection +@read +@write +@scripting +@pubsub "
     "+info +time",
     "OOM": "Raise maxmemory or free memory; locks need the policy noeviction",
     "MISCONF": "The server cannot write its snapshot: see its log, free disk space",
@@ -345,6 +349,9 @@ def refusal(subject: str, text: str) -> StoreRefused | Unavailable:
     if code == "READONLY":
         detail = "this is a read-only replica: name the primary, or use redis+sentinel://"
         return Unavailable(subject, detail, applied=False)
+    if "ACL failure in script" in text:
+        # Found out in the middle of the run: what came before it has been done.
+        return Unavailable(subject, f"{_brief(text)}. {_NEXT_STEPS['NOPERM']}", applied=None)
     if "cluster support disabled" in text:
         return StoreRefused(subject, "this server is not part of a cluster", next_step="Use a redis:// URL")
     return Unavailable(subject, _brief(text), applied=False if code in _NOT_NOW else None)
@@ -365,6 +372,9 @@ def unreachable(subject: str, failed: Exception) -> LockError:
     if isinstance(failed, ssl.SSLCertVerificationError):
         why, step = distrusted(failed, authority="ssl_ca_certs")
         return StoreRefused(subject, why, next_step=step)
+    if isinstance(failed, SentinelsRefuse):
+        step = "Check that these are sentinels, and their password: sentinel_password=… in the URL"
+        return StoreRefused(subject, f"its sentinels refuse: {_brief(str(failed))}", next_step=step)
     return Unavailable(subject, f"cannot connect: {failed}", applied=False)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from holdfast.locks.errors import Unavailable
+from holdfast.locks.errors import LockError, Unavailable
 from holdfast.locks.port import Busy, Grant, Holder, Ownership, Renewal, Standing, WakeCallback, require_token
 from holdfast.locks.stores import shown
 from holdfast.locks.stores.sqlite.calls import Calls
@@ -86,6 +86,7 @@ class SqliteStore:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._shared: _Shared
         self._calls: Calls | None = None
+        self._joining: asyncio.Future[None] | None = None
 
     async def open(self) -> None:
         if self._calls is not None:
@@ -94,9 +95,14 @@ class SqliteStore:
         if self._runtime.inline():
             self._join()
         else:
-            await self._loop.run_in_executor(None, self._join)
-        self._shared.local[self._mailbox.name] = self
-        self._calls = Calls(self._shared.writer, self._shared, shown=self._url, timeout_s=self._timeout_s)
+            # Who is cancelled meanwhile does not stop it. It is for whoever opens again, or closes, to go on from there.
+            joining = self._joining = self._joining or self._loop.run_in_executor(None, self._join)
+            await asyncio.wait([joining])
+            self._joining = None
+            joining.result()
+        if self._calls is None:  # else somebody has waited for it as well
+            self._shared.local[self._mailbox.name] = self
+            self._calls = Calls(self._shared.writer, self._shared, shown=self._url, timeout_s=self._timeout_s)
 
     def acquire(
         self, key: str, token: str, *, ttl_ms: int, queue_ms: int = 0, fences: int = 1
@@ -141,6 +147,9 @@ class SqliteStore:
         return SqliteStore(self._path, self._url, holder=self._holder, runtime=self._runtime, timeout_s=self._timeout_s)
 
     async def close(self) -> None:
+        if self._joining is not None:  # its opening was cancelled
+            with suppress(LockError):
+                await self.open()
         if self._calls is None:
             return
         self._calls.close()

@@ -145,7 +145,7 @@ class Table:
         last = self._look_up(key)
         if last is not None:
             lines.append(Ownership(key=key, fence=last.fence, holder=last.holder, event="granted", at=last.granted_at))
-        return lines[-limit:]
+        return lines[max(0, len(lines) - limit) :]
 
     def forget_other_boots(self, boot_id: str) -> None:
         """After a reboot the clock starts again and every holder is dead: nobody holds anything."""
