@@ -28,7 +28,12 @@ end
 
 -- Of a script that fails in the middle all before that stays: what would fail is looked for first.
 local KINDS = {HDEL = 'hash', HINCRBY = 'hash', HSET = 'hash', SADD = 'set', SREM = 'set', XDEL = 'stream', ZADD = 'zset', ZREM = 'zset'}
+local looked_at = {}
 local function foreign(key, kind)
+  if looked_at[key] then  -- most commands are about the same few keys
+    return nil
+  end
+  looked_at[key] = true
   local found = call('TYPE', key).ok
   if found ~= kind and found ~= 'none' then
     return {err = 'WRONGTYPE ' .. string.gsub(key, '%c', '.') .. ' is a ' .. found .. ', and not of this plane'}
