@@ -129,10 +129,10 @@ async def test_who_waits_for_an_answer_is_not_hurried(served: Served) -> None:
 
 async def test_whoever_does_not_read_is_not_kept_an_answer_for(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Megabytes each, for as long as they like: a process that is stopped is one of them."""
-    monkeypatch.setattr(wire, "READ_S", 0.05)
     for _ in range(8):
         await served.client.submit("t", "x" * 1_000_000)
-    with socket.socket() as asking:
+    with monkeypatch.context() as impatient, socket.socket() as asking:
+        impatient.setattr(wire, "READ_S", 0.05)
         asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         asking.connect(("127.0.0.1", served.http.base_url.port))
         asking.sendall(b"GET /v1/jobs HTTP/1.1\r\n" + HOST + b"\r\n")
