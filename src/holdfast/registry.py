@@ -181,7 +181,7 @@ class Registry:
         return [_view(worker, member) for worker, member in self._present()]
 
     def candidates_for(self, jobs: Iterable[Job]) -> list[WorkerView]:
-        """Those who serve the topic of one of these jobs."""
+        """Those who serve the topic of one of these jobs: of the others `placement` need not be asked."""
         found: dict[str, Member] = {}
         for pool, topic in {(job.pool, job.topic) for job in jobs}:
             found |= self._who_serves(pool, topic)

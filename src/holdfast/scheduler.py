@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
 from holdfast.core.job import Job, JobId, Tenant
-from holdfast.core.placement import Demand, Placing, WorkerView, demand_of
+from holdfast.core.placement import PassedOver, Placing, WorkerView
 from holdfast.core.share import Quotas, Shares, Turns, is_limited, limit_of
 from holdfast.core.states import TERMINAL, State
 from holdfast.core.topic import Topics
@@ -29,29 +29,6 @@ POLL_S = 0.25
 OF_SESSIONS_MAX = 10_000
 STORE_RETRY_S = 1.0
 """After a write that the store did not answer."""
-DEMANDS_MAX = 50
-"""Demands for labels that are looked past; beyond them, whole topics. Every job that waits is asked for each."""
-
-
-class PassedOver:
-    """Jobs that nobody can take now, by what others have in common with them."""
-
-    def __init__(self) -> None:
-        self.topics: set[str] = set()
-        self.demands: set[Demand] = set()
-        self.hides_others = False
-        """Some of a topic that is looked past may want something else."""
-
-    def __len__(self) -> int:
-        return len(self.topics) + len(self.demands)
-
-    def add(self, job: Job) -> None:
-        demand = demand_of(job)
-        if demand.labels and (demand in self.demands or len(self.demands) < DEMANDS_MAX):
-            self.demands.add(demand)
-        else:
-            self.topics.add(job.topic)
-            self.hides_others |= bool(demand.labels)
 
 
 class Scheduler(Listener):

@@ -13,13 +13,14 @@ from flow.stage import Stage, staged
 from flow.telling import undelivered
 from holdfast.core.decision import Decision, Throttle
 from holdfast.core.job import Job, Tenant
+from holdfast.core.placement import DEMANDS_MAX
 from holdfast.core.share import Quota, Quotas
 from holdfast.core.states import Event, State
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import TooMany
 from holdfast.flow.submit import Order
 from holdfast.ports import JobEvent, JobFilter
-from holdfast.scheduler import BATCH, DEMANDS_MAX
+from holdfast.scheduler import BATCH
 
 A, B = Tenant("a"), Tenant("b")
 

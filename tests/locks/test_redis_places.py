@@ -111,7 +111,7 @@ async def test_sentinel_that_names_a_primary_of_long_ago_does_not_lead_astray(
         store = open_store(url, holder="host:1", prefix=prefix, runtime=SYSTEM)
         with blocking(url, prefix) as sync_store:
             await eventually(lambda: _opened_yet(store))
-            await granted(store, f"{prefix}k", A)
+            assert await granted(store, f"{prefix}k", A) > 0
             await eventually(lambda: _sync_answers(sync_store, f"{prefix}k"))
         await store.close()
     finally:

@@ -62,6 +62,10 @@ REQUIRE = "require."
 """Job labels that start with this must stand on the worker without it: `require.gpu=a100` wants `gpu=a100`."""
 
 
+DEMANDS_MAX = 50
+"""Demands for labels that are looked past; beyond them, whole topics. Every job that waits is asked for each."""
+
+
 class Demand(NamedTuple):
     """The jobs of a topic that want at least these labels of their worker."""
 
@@ -74,6 +78,27 @@ def demand_of(job: Job) -> Demand:
     if not job.labels:
         return Demand(job.topic, ())
     return Demand(job.topic, tuple(sorted(label for label in job.labels.items() if label[0].startswith(REQUIRE))))
+
+
+class PassedOver:
+    """Jobs that nobody can take now, by what others have in common with them."""
+
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+        self.demands: set[Demand] = set()
+        self.hides_others = False
+        """Some of a topic that is looked past may want something else."""
+
+    def __len__(self) -> int:
+        return len(self.topics) + len(self.demands)
+
+    def add(self, job: Job) -> None:
+        demand = demand_of(job)
+        if demand.labels and (demand in self.demands or len(self.demands) < DEMANDS_MAX):
+            self.demands.add(demand)
+        else:
+            self.topics.add(job.topic)
+            self.hides_others |= bool(demand.labels)
 
 
 class Placing:
