@@ -128,7 +128,7 @@ class PlaneLink:
         and '' whenever something may have been missed."""
         self.subject = caller.subject
         self.timeout_s = caller.timeout_s
-        self.on_moved: Callable[[Run, ReplyError], None] | None = None
+        self.on_turned_away: Callable[[Run, ReplyError], None] | None = None
         self._target = target
         self._sentinels = Sentinels(target)
         self._caller = caller

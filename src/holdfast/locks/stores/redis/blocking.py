@@ -14,7 +14,19 @@ from typing import NoReturn
 from holdfast.locks.errors import LockError, Unavailable
 from holdfast.locks.port import Busy, Grant, Renewal, Standing
 from holdfast.locks.runtime import FORKS, Runtime
-from holdfast.locks.stores.redis.cluster import MOVES_MAX, Place, by_slot, check_key, names_in_slot, owners_of, slot_of
+from holdfast.locks.stores.redis.cluster import (
+    ANSWER_SHARE,
+    PAUSE_S,
+    Place,
+    by_slot,
+    check_key,
+    keys_of_run,
+    owners_of,
+    redirected_to,
+    slot_of,
+    still_moving,
+)
+from holdfast.locks.stores.redis.connection import ASKING, TURNED_AWAY
 from holdfast.locks.stores.redis.sentinel import Sentinels
 from holdfast.locks.stores.redis.vigil import Vigil
 from holdfast.locks.stores.redis.wire import (
@@ -124,7 +136,7 @@ class RedisBlockingStore:
         self._company_until = 0.0
         self._guard = threading.Lock()
         self._down: dict[Place, tuple[float, Callable[[], LockError]]] = {}
-        self._closed = False
+        self._closed = threading.Event()
 
     def acquire(self, key: str, token: str, *, ttl_ms: int, queue_ms: int = 0, fences: int = 1) -> Grant | Busy:
         item = acquire_item(token, ttl_ms, queue_ms, fences)
@@ -152,27 +164,69 @@ class RedisBlockingStore:
     def close(self) -> None:
         """Close the connection of every thread. A call that is under way ends `Unavailable`."""
         with self._guard:
-            self._closed = True
+            self._closed.set()
             for connection in list(self._every):
                 if connection.usable():
                     connection.hang_up()
 
     def _run(self, keys: list[str], items: list[str]) -> list[str]:
         """Run the items, which share a slot. One line for each."""
-        for _ in range(MOVES_MAX):
-            place, names = self._route(keys[0]) if self._clustered else (_HERE, self._caller.names_encoded)
-            reply = self._exchange(place, script_run(names, keys, self._encoded, items))
-            if isinstance(reply, ReplyError) and reply.code == "NOSCRIPT":
-                # Restarted, failed over or flushed: it did not run, so sending it again is safe.
-                reply = self._exchange(place, script_run(names, keys, self._encoded, items, load=True))
-            if not isinstance(reply, ReplyError):
-                return lines_of(reply)
-            if reply.code == "READONLY":
-                self._mine_by_place().pop(place).close()  # the next connection finds the primary
-            if not (self._clustered and reply.code == "MOVED"):
-                raise refusal(self._caller.subject, str(reply))
-            self._learn()
-        raise Unavailable(self._caller.subject, "the cluster is moving its slots", applied=False)
+        if self._clustered:
+            return self._run_in_slot(keys, items)
+        return self._answered(_HERE, self._reply(_HERE, self._caller.names_encoded, keys, items))
+
+    def _run_in_slot(self, keys: list[str], items: list[str]) -> list[str]:
+        """The same in a cluster. What a server did not begin, because the slot is elsewhere or on its way there, is asked of
+        the other one, or again, while there is time."""
+        runtime = self._caller.runtime
+        again_until = runtime.now() + (1 - ANSWER_SHARE) * self._caller.timeout_s
+        names, further = keys_of_run(self._caller, keys, items)
+        moves = 0
+        while True:
+            place = self._owner(keys[0])
+            reply = self._reply(place, names, keys, items, further=further)
+            if _code(reply) == "ASK":
+                # Just this once: until the slot has arrived, its owner is the first to be asked.
+                place = redirected_to(reply, place)
+                reply = self._reply(place, names, keys, items, further=further, asking=True)
+            if _code(reply) not in TURNED_AWAY:
+                return self._answered(place, reply)
+            if _code(reply) == "MOVED":
+                self._learn()
+                moves += 1
+                if moves == 1:
+                    continue  # else they do not agree yet whose it is
+            pause = runtime.jitter(PAUSE_S)
+            if runtime.now() + pause >= again_until:
+                raise still_moving(self._caller)
+            self._closed.wait(pause)
+
+    def _reply(
+        self,
+        place: Place,
+        names: str,
+        keys: list[str],
+        items: list[str],
+        *,
+        further: Sequence[str] = (),
+        asking: bool = False,
+    ) -> Reply:
+        for load in (False, True):
+            if asking:  # it holds for the next command alone
+                self._exchange(place, ASKING)
+            request = script_run(names, keys, self._encoded, items, further=further, load=load)
+            reply = self._exchange(place, request)
+            if _code(reply) != "NOSCRIPT":
+                break
+            # Restarted, failed over or flushed: it did not run, so sending it again is safe.
+        return reply
+
+    def _answered(self, place: Place, reply: Reply) -> list[str]:
+        if not isinstance(reply, ReplyError):
+            return lines_of(reply)
+        if reply.code == "READONLY":
+            self._mine_by_place().pop(place).close()  # the next connection finds the primary
+        raise refusal(self._caller.subject, str(reply))
 
     def _exchange(self, place: Place, request: bytes) -> Reply:
         mine = self._mine_by_place()
@@ -209,7 +263,7 @@ class RedisBlockingStore:
 
     def _connect(self, place: Place) -> ThreadConnection:
         caller = self._caller
-        if self._closed:
+        if self._closed.is_set():
             raise Unavailable(caller.subject, "the store is closed", applied=False)
         down = self._down.get(place)
         if down is not None and caller.runtime.now() < down[0]:
@@ -228,7 +282,7 @@ class RedisBlockingStore:
         with self._guard:
             self._down.pop(place, None)
             self._every.add(connection)
-            if self._closed:  # while we connected
+            if self._closed.is_set():  # while we connected
                 connection.close()
         return connection
 
@@ -245,14 +299,12 @@ class RedisBlockingStore:
             return self._sentinels.find_primary_blocking(self._caller.timeout_s)
         return self._target.addresses[0]
 
-    def _route(self, key: str) -> tuple[Place, str]:
+    def _owner(self, key: str) -> Place:
         if self._outdated:
             self._learn()
-        slot = slot_of(key)
-        names = "".join(map(bulk, names_in_slot(self._caller, slot)))
         seed = self._target.addresses[0]
         # A slot that nobody serves: any server will say so.
-        return self._owners.get(slot) or (seed.host, seed.port), names
+        return self._owners.get(slot_of(key)) or (seed.host, seed.port)
 
     def _learn(self) -> None:
         """Ask one server after the other who has which slots."""
@@ -270,6 +322,10 @@ class RedisBlockingStore:
             else:
                 self._owners, self._outdated = owners_of(reply, place), False
                 return
+
+
+def _code(reply: Reply) -> str:
+    return reply.code if isinstance(reply, ReplyError) else ""
 
 
 def _connected(address: Address, timeout_s: float) -> socket.socket:

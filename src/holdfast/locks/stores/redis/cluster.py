@@ -15,7 +15,11 @@ from holdfast.locks.stores.redis.link import WireLink
 from holdfast.locks.stores.redis.wire import Address, Caller, Reply, ReplyError, bulk, in_parts
 
 SLOTS = 16384
-MOVES_MAX = 3
+#: So long a slot that is on its way is left alone before it is asked for again, within the call's own time.
+PAUSE_S = 0.05
+#: This share of the call's time is left for the last answer: a request that is overdue takes its connection along, and with
+#: it the answers of others.
+ANSWER_SHARE = 0.25
 
 Place = tuple[str, int]
 
@@ -64,6 +68,26 @@ def names_in_slot(caller: Caller, slot: int) -> tuple[str, str]:
     return names
 
 
+def keys_of_run(caller: Caller, keys: Sequence[str], items: Sequence[str]) -> tuple[str, list[str]]:
+    """What a run names besides its locks: fence and history, encoded, and the queues. While its slot is being moved a
+    server begins a run only if it has all that is named, so what is begun there is not stopped half-way.
+
+    A renewal touches its lock alone, and names nothing else: it is served wherever the lock is.
+    """
+    if all(item[0] == "N" for item in items):
+        return bulk(keys[0]) * 2, []
+    slot = slot_of(keys[0])
+    names = "".join(map(bulk, names_in_slot(caller, slot)))
+    queues = [name for key in keys for name in _queue_of(key) if "}" not in key or slot_of(name) == slot]
+    return names, queues
+
+
+def _queue_of(key: str) -> tuple[str, str]:
+    """As locks.lua names them."""
+    tag = key if "}" in key else f"{{{key}}}"
+    return f"{tag}:queue", f"{tag}:waiters"
+
+
 def owners_of(reply: Reply, asked: Place) -> dict[int, Place]:
     """Which server has which slot, from CLUSTER SLOTS. An empty host means the one we asked."""
     owners: dict[int, Place] = {}
@@ -73,10 +97,15 @@ def owners_of(reply: Reply, asked: Place) -> dict[int, Place]:
     return owners
 
 
-def moved_to(reply: ReplyError, asked: Place) -> Place:
-    """`MOVED <slot> <host>:<port>`; again an empty host is the one we asked."""
+def redirected_to(reply: ReplyError, asked: Place) -> Place:
+    """`MOVED <slot> <host>:<port>`, or `ASK`; again an empty host is the one we asked."""
     host, _, port = str(reply).split()[2].rpartition(":")
     return host or asked[0], int(port)
+
+
+def still_moving(caller: Caller) -> Unavailable:
+    detail = f"the cluster moves the slot of this lock, and has not done so within {caller.timeout_s} s"
+    return Unavailable(caller.subject, detail, applied=False)
 
 
 class ClusterLink:
@@ -113,9 +142,9 @@ class ClusterLink:
     def send(self, runs: Sequence[Run]) -> None:
         by_link: dict[WireLink, list[Run]] = {}
         for run in runs:
-            slot = slot_of(run.keys[0])
-            run.names = "".join(map(bulk, names_in_slot(self._caller, slot)))
-            by_link.setdefault(self._link(self._owner(slot)), []).append(run)
+            run.names, run.further = keys_of_run(self._caller, run.keys, run.items)
+            run.asking = False
+            by_link.setdefault(self.node(run.keys[0]), []).append(run)
         for link, group in by_link.items():
             link.send(group)
 
@@ -145,19 +174,44 @@ class ClusterLink:
                 return address
 
             link = self._links[place] = WireLink(self._caller, locate, self._wake)
-            link.on_moved = lambda run, reply: self._moved(run, reply, place)
+            link.on_turned_away = lambda run, reply: self._turned_away(run, reply, place)
             link.on_down = self._learn_soon
         return link
 
-    def _moved(self, run: Run, reply: ReplyError, asked: Place) -> None:
-        """The server did not run it: it has given the slot away."""
-        run.moves += 1
-        self._owners[slot_of(run.keys[0])] = moved_to(reply, asked)
-        self._learn_soon()
-        if self._closed or run.moves > MOVES_MAX:
-            run.fail(lambda: Unavailable(self._caller.subject, "the cluster is moving its slots", applied=False))
-        else:
+    def _turned_away(self, run: Run, reply: ReplyError, asked: Place) -> None:
+        """The server did not begin the run, so it may be sent again."""
+        at_once = False
+        if reply.code == "MOVED":
+            self._owners[slot_of(run.keys[0])] = redirected_to(reply, asked)
+            self._learn_soon()
+            run.moves += 1
+            at_once = run.moves == 1  # else they do not agree yet whose it is
+        if self._closed:
+            run.fail(self._closed_meanwhile)
+        elif reply.code == "ASK" and not run.asking:
+            # Just this once: until the slot has arrived, its owner is the first to be asked.
+            run.asking = True
+            self._link(redirected_to(reply, asked)).send([run])
+        elif at_once:
             self.send([run])
+        else:
+            self._send_later(run)
+
+    def _send_later(self, run: Run) -> None:
+        loop, pause = asyncio.get_running_loop(), self._caller.runtime.jitter(PAUSE_S)
+        if loop.time() + pause < run.deadline - ANSWER_SHARE * self._caller.timeout_s:
+            loop.call_later(pause, self._send_again, run)
+        else:
+            run.fail(lambda: still_moving(self._caller))
+
+    def _send_again(self, run: Run) -> None:
+        if self._closed:
+            run.fail(self._closed_meanwhile)
+        elif run.leave_out_the_gone():
+            self.send([run])
+
+    def _closed_meanwhile(self) -> Unavailable:
+        return Unavailable(self._caller.subject, "the store is closed", applied=False)
 
     def _learn_soon(self) -> None:
         if self._learning is None and not self._closed:

@@ -26,6 +26,10 @@ from holdfast.locks.stores.redis.wire import (
 
 MakeError = Callable[[], Exception]
 
+ASKING = command("ASKING")
+TURNED_AWAY = ("MOVED", "ASK", "TRYAGAIN")
+"""Answers of a cluster to a run that was not begun: its slot is elsewhere, or on its way there."""
+
 
 class Question:
     """A command that waits for its reply. `deadline` is on the loop's clock."""
@@ -45,13 +49,26 @@ class Question:
             self.future.set_exception(make())
 
 
+class Unheard(Question):
+    """A question before a run whose own answer says enough."""
+
+    __slots__ = ()
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+
+    def answer(self, reply: Reply) -> None: ...
+
+    def fail(self, make: MakeError) -> None: ...
+
+
 class Run:
     """One run of the script: items that are applied together, in order.
 
     Each item has its future; or, if `whole`, a single one gets the answer's lines.
     """
 
-    __slots__ = ("deadline", "futures", "items", "keys", "moves", "names", "subject", "whole")
+    __slots__ = ("asking", "deadline", "further", "futures", "items", "keys", "moves", "names", "subject", "whole")
 
     def __init__(
         self,
@@ -69,7 +86,21 @@ class Run:
         self.names = caller.names_encoded
         self.subject = caller.subject
         self.deadline = asyncio.get_running_loop().time() + caller.timeout_s
+        #: In a cluster: more keys for it to look at, how often the slot was elsewhere, and whether to ask a server that is
+        #: only about to get it.
+        self.further: list[str] = []
         self.moves = 0
+        self.asking = False
+
+    def leave_out_the_gone(self) -> bool:
+        """Before a run that was not begun is sent again, later: whoever was cancelled has by now asked to undo what was not
+        done, and it must not be done after that. False if nobody is left."""
+        waiting = [i for i, future in enumerate(self.futures) if not future.done()]
+        if len(waiting) < len(self.futures) and not self.whole:
+            self.keys = [self.keys[i] for i in waiting]
+            self.items = [self.items[i] for i in waiting]
+            self.futures = [self.futures[i] for i in waiting]
+        return bool(waiting)
 
     def answer(self, reply: Reply) -> None:
         lines = lines_of(reply)
@@ -97,7 +128,7 @@ class Run:
 class Link(Protocol):
     """Whose connection it is: told of what answers no question, and of its end."""
 
-    on_moved: Callable[[Run, ReplyError], None] | None
+    on_turned_away: Callable[[Run, ReplyError], None] | None
 
     def pushed(self, message: Push) -> None: ...
 
@@ -132,7 +163,16 @@ class Connection(asyncio.Protocol):
 
     def run(self, runs: Sequence[Run], *, load: bool = False) -> None:
         caller = self._caller.encoded
-        self._send(runs, b"".join([script_run(run.names, run.keys, caller, run.items, load=load) for run in runs]))
+        requests: list[Question | Run] = []
+        encoded: list[bytes] = []
+        for run in runs:
+            if run.asking:
+                # Before each: it holds for the next command alone.
+                requests.append(Unheard(run.deadline))
+                encoded.append(ASKING)
+            requests.append(run)
+            encoded.append(script_run(run.names, run.keys, caller, run.items, further=run.further, load=load))
+        self._send(requests, b"".join(encoded))
         if len(self._pending) == 1 and len(runs[0].keys) == 1:
             self._stay_awake()
 
@@ -207,8 +247,8 @@ class Connection(asyncio.Protocol):
         elif reply.code == "NOSCRIPT":
             # Restarted, failed over or flushed: it did not run, so sending it again is safe.
             self.run([request], load=True)
-        elif reply.code == "MOVED" and self._link.on_moved is not None:
-            self._link.on_moved(request, reply)
+        elif reply.code in TURNED_AWAY and self._link.on_turned_away is not None:
+            self._link.on_turned_away(request, reply)
         else:
             request.fail(partial(refusal, request.subject, str(reply)))
             if reply.code == "READONLY":

@@ -45,8 +45,8 @@ class WireLink:
         self._failures = 0
         self._listening = False
         self._closed = False
-        #: For a cluster: what belongs to another server, and that this one is gone.
-        self.on_moved: Callable[[Run, ReplyError], None] | None = None
+        #: For a cluster: what this server did not begin, because the slot is not here, and that the server is gone.
+        self.on_turned_away: Callable[[Run, ReplyError], None] | None = None
         self.on_down: Callable[[], None] | None = None
 
     async def open(self) -> None:

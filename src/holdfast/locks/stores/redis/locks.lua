@@ -10,7 +10,9 @@
 --                                       event g = granted, r = released, e = evicted
 --   P wake:<instance>  channel          "<token> <lock>": that waiter was granted that lock
 --
--- KEYS    fence, history, then one lock per item
+-- KEYS    fence, history, then one lock per item; in a cluster the queue and waiters of each lock as well, so that
+--         a server that has only some of them turns the run away before it begins (runs that only renew: the
+--         locks alone)
 -- ARGV    holder, wake channel (or ""), then one item per lock:    answer, one line per item:
 --   A <ttl ms> <queue ms> <fences> <token>   acquire               G<fence> | B<remaining ms> <holder> | E<error>
 --   R <token>                                release               1 | 0
@@ -82,6 +84,16 @@ local function make_verbs()
     end
   end
 
+  -- The holder of the lock goes: whom to grant it to. For a successor the lock is not deleted but overwritten: a server
+  -- that is giving its slot away could not make it again.
+  local function successor(lock)
+    local token, holder, ttl_ms, fences, channel = next_waiter(lock)
+    if not token then
+      call('DEL', lock)
+    end
+    return token, holder, ttl_ms, fences, channel
+  end
+
   -- Enter the queue, or keep the place and renew the mark. The queue lives as long as its
   -- longest mark, so an abandoned one vanishes.
   local function enter(lock, token, ttl_ms, queue_ms, fences)
@@ -129,8 +141,7 @@ local function make_verbs()
     local token = sub(item, 3)
     local mine = owned(value_of(lock), token)
     if mine then
-      call('DEL', lock)
-      return '1', 'r' .. mine, next_waiter(lock)
+      return '1', 'r' .. mine, successor(lock)
     end
     local queue, waiters = queue_of(lock)
     if call('HDEL', waiters, token) == 1 then
@@ -159,8 +170,7 @@ local function make_verbs()
     if held_fence ~= fence then
       return '0'
     end
-    call('DEL', lock)
-    return '1', 'e' .. fence .. ':' .. holder .. '\n' .. reason, next_waiter(lock)
+    return '1', 'e' .. fence .. ':' .. holder .. '\n' .. reason, successor(lock)
   end
 
   local function look(lock)
@@ -186,7 +196,7 @@ end
 local call, try = redis.call, redis.pcall
 local match, sub, find, format = string.match, string.sub, string.find, string.format
 local keys, items = KEYS, ARGV
-local last_item = #keys
+local last_item = #items
 local verbs
 local answers, events, events_n = {}, {}, 0
 local fence_last -- the highest fence that is taken; read when the first lock is granted

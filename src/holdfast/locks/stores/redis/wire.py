@@ -190,15 +190,19 @@ _EVALSHA = bulk("EVALSHA") + bulk(SCRIPT_SHA)
 _EVAL = bulk("EVAL") + bulk(SCRIPT)
 
 
-def script_run(names: str, keys: list[str], caller: str, items: list[str], *, load: bool = False) -> bytes:
-    """One run of the script. `names` and `caller` are two bulks each (see redis.lua); `load`
-    sends the script itself, for a server that has forgotten it."""
-    head = _heads[len(keys)] if not load else _head(len(keys), _EVAL)
-    return f"{head}{names}{bulks(keys)}{caller}{bulks(items)}".encode("utf-8", "surrogatepass")
+def script_run(
+    names: str, keys: list[str], caller: str, items: list[str], *, further: Sequence[str] = (), load: bool = False
+) -> bytes:
+    """One run of the script. `names` and `caller` are two bulks each (see locks.lua), `further` the keys that a cluster
+    is told of; `load` sends the script itself, for a server that has forgotten it."""
+    if further or load:
+        head = _head(len(keys), _EVAL if load else _EVALSHA, further=len(further))
+        return f"{head}{names}{bulks(keys)}{bulks(further)}{caller}{bulks(items)}".encode("utf-8", "surrogatepass")
+    return f"{_heads[len(keys)]}{names}{bulks(keys)}{caller}{bulks(items)}".encode("utf-8", "surrogatepass")
 
 
-def _head(n: int, script: str) -> str:
-    return f"*{7 + 2 * n}\r\n{script}{bulk(str(n + 2))}"
+def _head(n: int, script: str, *, further: int = 0) -> str:
+    return f"*{7 + 2 * n + further}\r\n{script}{bulk(str(n + 2 + further))}"
 
 
 _heads = [_head(n, _EVALSHA) for n in range(ITEMS_PER_RUN_MAX + 1)]
