@@ -14,6 +14,7 @@ from harness import Backend, eventually, make_backend
 
 from holdfast.locks.errors import StoreRefused, Unavailable
 from holdfast.locks.port import Busy, LockStore, Renewal, Standing
+from holdfast.locks.stores.etcd import api, layout
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32
 
@@ -111,6 +112,27 @@ async def test_keys_that_begin_alike_are_apart(backend: Backend, store: LockStor
 
     listed = [holder.key for holder in await store.list_holders(backend.key("a"))]
     assert listed == [backend.key(name) for name in ["a!", "a:b", "ab"]]
+
+
+async def test_listing_takes_as_long_as_there_are_locks(server: servers.Server) -> None:
+    """Each holder is a request of its own, for what remains of its lease: the timeout is that of a page."""
+    keys = [f"p:{n:04d}" for n in range(1500)]
+    store, gateway = make(server.url, timeout_s=0.5), api.Gateway(server.url, timeout_s=30)
+    try:
+        await gateway.open()
+        lease = await gateway.grant_lease(LONG // 1000)
+        for page in (keys[n : n + 100] for n in range(0, len(keys), 100)):
+            names = [layout.contenders(key)[0] + layout.digest_of(A).encode() for key in page]
+            held = [layout.Contender(name, 0, lease, "host:1", LONG // 1000, granted=True, base=1) for name in names]
+            await gateway.txn([], [api.put(each.name, each.value(), lease=lease) for each in held])
+        await store.open()
+
+        listed = await store.list_holders("p:", limit=2000)
+
+        assert [holder.key for holder in listed] == keys
+    finally:
+        await store.close()
+        await gateway.close()
 
 
 async def test_listing_everything_passes_over_history_and_waiters(server: servers.Server, lone: LockStore) -> None:

@@ -147,8 +147,8 @@ class EtcdStore:
         start = max(prefix.encode() or b"\0", after.encode() + b"\1" if after else b"")
         end = layout.end_of(prefix)
         holders: list[Holder] = []
-        async with self._within(applied=False):
-            while len(holders) < limit:
+        while len(holders) < limit:
+            async with self._within(applied=False):
                 reading = api.read(start, end, limit=api.OPERATIONS_MAX, keys_only=True)
                 page = (await self._gateway.read(reading)).kvs
                 if not page:
@@ -180,7 +180,7 @@ class EtcdStore:
 
     @asynccontextmanager
     async def _within(self, *, applied: bool | None) -> AsyncIterator[None]:
-        """The deadline of a verb: all its requests together have the store's timeout."""
+        """The deadline of a verb, or of one page of a list: all its requests together have the store's timeout."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 yield
