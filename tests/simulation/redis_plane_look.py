@@ -13,7 +13,8 @@ from holdfast.core.states import TERMINAL
 from holdfast.core.topic import Topics
 from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.locks.errors import LockError
-from holdfast.locks.stores.redis.wire import Parser, Reply, ReplyError, refusal
+from holdfast.locks.stores.redis.refusals import refusal
+from holdfast.locks.stores.redis.wire import Parser, Reply, ReplyError
 from holdfast.ports import JobEvent
 from holdfast.stores import NAMESPACE
 from holdfast.stores.batch import BatchLedger, Needs

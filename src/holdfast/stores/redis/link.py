@@ -18,18 +18,9 @@ from holdfast.errors import HoldfastError, Invalid, StoreUnavailable
 from holdfast.locks.errors import LockError, StoreRefused, Unavailable
 from holdfast.locks.stores.redis.cluster import owners_of
 from holdfast.locks.stores.redis.connection import Connection, Run
+from holdfast.locks.stores.redis.refusals import greeting_refusal, refusal, unreachable
 from holdfast.locks.stores.redis.sentinel import Sentinels
-from holdfast.locks.stores.redis.wire import (
-    Address,
-    Caller,
-    Push,
-    Reply,
-    ReplyError,
-    Target,
-    greeting_refusal,
-    refusal,
-    unreachable,
-)
+from holdfast.locks.stores.redis.wire import Address, Caller, Push, Reply, ReplyError, Target
 from holdfast.stores.redis.commands import Word
 
 ELSEWHERE = ("MOVED", "READONLY", "CLUSTERDOWN", "MASTERDOWN")

@@ -27,6 +27,7 @@ from holdfast.locks.stores.redis.cluster import (
     still_moving,
 )
 from holdfast.locks.stores.redis.connection import ASKING, TURNED_AWAY
+from holdfast.locks.stores.redis.refusals import greeting_refusal, refusal, unreachable
 from holdfast.locks.stores.redis.sentinel import Sentinels
 from holdfast.locks.stores.redis.vigil import Vigil
 from holdfast.locks.stores.redis.wire import (
@@ -40,15 +41,12 @@ from holdfast.locks.stores.redis.wire import (
     bulk,
     command,
     decoded,
-    greeting_refusal,
     in_parts,
     lines_of,
     parse_url,
-    refusal,
     release_item,
     script_run,
     standings,
-    unreachable,
 )
 
 BACKOFF_S = 0.1

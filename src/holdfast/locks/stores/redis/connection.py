@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from holdfast.locks.errors import Unavailable
+from holdfast.locks.stores.redis.refusals import refusal
 from holdfast.locks.stores.redis.vigil import Vigil
 from holdfast.locks.stores.redis.wire import (
     Caller,
@@ -20,7 +21,6 @@ from holdfast.locks.stores.redis.wire import (
     command,
     decoded,
     lines_of,
-    refusal,
     script_run,
 )
 

@@ -10,18 +10,8 @@ from functools import partial
 from holdfast.locks.errors import LockError, Unavailable
 from holdfast.locks.port import WakeCallback
 from holdfast.locks.stores.redis.connection import Connection, MakeError, Run
-from holdfast.locks.stores.redis.wire import (
-    SCRIPT,
-    Address,
-    Caller,
-    Push,
-    Reply,
-    ReplyError,
-    greeting_refusal,
-    in_parts,
-    refusal,
-    unreachable,
-)
+from holdfast.locks.stores.redis.refusals import greeting_refusal, refusal, unreachable
+from holdfast.locks.stores.redis.wire import SCRIPT, Address, Caller, Push, Reply, ReplyError, in_parts
 
 logger = logging.getLogger(__name__)
 

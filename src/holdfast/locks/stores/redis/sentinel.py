@@ -8,7 +8,8 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import replace
 
-from holdfast.locks.stores.redis.wire import Address, Parser, Reply, ReplyError, SentinelsRefuse, Target, command
+from holdfast.locks.stores.redis.refusals import SentinelsRefuse
+from holdfast.locks.stores.redis.wire import Address, Parser, Reply, ReplyError, Target, command
 
 
 class Sentinels:
