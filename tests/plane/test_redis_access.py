@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,7 +19,9 @@ import servers
 from tls_door import MAKERS, certified, tls_door
 
 from holdfast.errors import StoreUnavailable
-from holdfast.locks import LockClass, Locks, StoreRefused, SyncLocks
+from holdfast.locks import LockClass, Locks, StoreRefused, SyncLocks, Unavailable, stores
+from holdfast.locks.runtime import SYSTEM
+from holdfast.locks.stores.redis.store import open_blocking_store
 from plane.jobs import sending, submitted
 from plane.redis_namespaces import opened
 
@@ -111,6 +114,49 @@ async def test_certificate_that_no_authority_could_mend_is_told_with_what_does(
             await use(url_of(port, SECRET, certificate))
 
     assert "ssl_ca_certs" not in str(refused.value)
+
+
+async def open_plane_store(url: str) -> None:
+    async with opened(f"{url}&namespace=access", timeout_s=1):
+        pass
+
+
+async def open_lock_store(url: str) -> None:
+    store = stores.open_store(url, holder="host:1", prefix="access:", runtime=SYSTEM, timeout_s=1)
+    try:
+        await store.open()
+    finally:
+        await store.close()
+
+
+async def ask_in_a_thread(url: str) -> None:
+    with closing(open_blocking_store(url, holder="host:1", prefix="access:", runtime=SYSTEM, timeout_s=1)) as store:
+        await asyncio.to_thread(store.release, "access:k", "a" * 32)
+
+
+async def open_lock_store_with_sentinels(url: str) -> None:
+    await open_lock_store(url.replace("://", "+sentinel://").replace("/0", "/payments"))
+
+
+@pytest.mark.parametrize("use", [open_plane_store, open_lock_store, ask_in_a_thread, open_lock_store_with_sentinels])
+async def test_tls_that_only_one_side_speaks_is_told_with_the_next_step(
+    server: servers.Server, door: int, use: Use
+) -> None:
+    """A server hangs up on who does not speak it, or waits for the rest of what it takes for a command."""
+    for scheme, port, step in [
+        ("redis", door, r"write rediss\S*://"),
+        ("rediss", server.port, r"write redis(\+\S*)?://"),
+    ]:
+        with pytest.raises((StoreUnavailable, Unavailable), match=step) as failed:
+            await use(f"{scheme}://:{SECRET}@127.0.0.1:{port}/0?username=app")
+
+        assert SECRET not in str(failed.value)
+
+
+async def test_nobody_at_the_port_has_nothing_to_do_with_tls() -> None:
+    with pytest.raises(Unavailable, match="cannot connect") as failed:
+        await use_locks(f"redis://127.0.0.1:{servers.free_port()}/0")
+    assert "TLS" not in str(failed.value)
 
 
 @pytest.fixture

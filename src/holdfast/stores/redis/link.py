@@ -18,7 +18,7 @@ from holdfast.errors import HoldfastError, Invalid, StoreUnavailable
 from holdfast.locks.errors import LockError, StoreRefused, Unavailable
 from holdfast.locks.stores.redis.cluster import owners_of
 from holdfast.locks.stores.redis.connection import Connection, Run
-from holdfast.locks.stores.redis.refusals import greeting_refusal, refusal, unreachable
+from holdfast.locks.stores.redis.refusals import greeting_refusal, no_connection, refusal, unreachable
 from holdfast.locks.stores.redis.sentinel import Sentinels
 from holdfast.locks.stores.redis.wire import Address, Caller, Push, Reply, ReplyError, Target
 from holdfast.stores.redis.commands import Word
@@ -159,7 +159,7 @@ class PlaneLink:
                 assert self._connection is not None
                 return self._connection
         except TimeoutError:
-            raise self._away(f"no connection within {self.timeout_s} s") from None
+            raise no_connection(self.subject, self.timeout_s) from None
 
     # -- told by the connection --------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from functools import partial
 from holdfast.locks.errors import LockError, Unavailable
 from holdfast.locks.port import WakeCallback
 from holdfast.locks.stores.redis.connection import Connection, MakeError, Run
-from holdfast.locks.stores.redis.refusals import greeting_refusal, refusal, unreachable
+from holdfast.locks.stores.redis.refusals import greeting_refusal, no_connection, refusal, unreachable
 from holdfast.locks.stores.redis.wire import SCRIPT, Address, Caller, Push, Reply, ReplyError, in_parts
 
 logger = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class WireLink:
         except ReplyError as reply:
             why = partial(greeting_refusal, self._caller.subject, str(reply), address.password)
         except TimeoutError:
-            why = self._unavailable(f"no connection within {self._caller.timeout_s} s")
+            why = partial(no_connection, self._caller.subject, self._caller.timeout_s)
         except (OSError, LockError) as failed:
             why = partial(unreachable, self._caller.subject, failed.with_traceback(None))
         finally:

@@ -25,6 +25,10 @@ _NEXT_STEPS = {
 _NOT_NOW = {"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ASK", "MOVED", "NOREPLICAS", "READONLY"}
 
 
+#: What OpenSSL, by its version, makes of an answer in the clear.
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+
+
 def refusal(subject: str, text: str) -> StoreRefused | Unavailable:
     """What an error reply means to the caller."""
     code = text.partition(" ")[0]
@@ -59,7 +63,32 @@ def unreachable(subject: str, failed: Exception) -> LockError:
     if isinstance(failed, SentinelsRefuse):
         step = "Check that these are sentinels, and their password: sentinel_password=… in the URL"
         return StoreRefused(subject, f"its sentinels refuse: {_brief(str(failed))}", next_step=step)
-    return Unavailable(subject, f"cannot connect: {failed}", applied=False)
+    detail = str(failed).removeprefix(f"{subject}: ")
+    return Unavailable(
+        subject, f"cannot connect: {detail}{_about_tls(subject, failed.__cause__ or failed)}", applied=False
+    )
+
+
+def no_connection(subject: str, timeout_s: float) -> Unavailable:
+    """What it means that none came about in time."""
+    late = TimeoutError(f"no connection within {timeout_s} s")
+    return Unavailable(subject, f"{late}{_about_tls(subject, late)}", applied=False)
+
+
+def _about_tls(subject: str, failed: BaseException) -> str:
+    """What a server that does not get past the first word most often wants: TLS, where the URL says nothing of it, or the
+    other way round. To what a plain one takes for the beginning of a command, it says nothing at all."""
+    family, *kind = subject.partition(":")[0].partition("+")
+    if family in ("rediss", "valkeys"):
+        unlike = isinstance(failed, TimeoutError) or getattr(failed, "reason", "") in _NO_TLS
+        return f". If it does not speak TLS, write {family[:-1]}{''.join(kind)}:// in the URL" if unlike else ""
+    if family not in ("redis", "valkey") or isinstance(failed, ConnectionRefusedError):
+        return ""
+    # `applied` of a connection that was lost is unknown; of one that was answered it is not.
+    hung_up = (
+        failed.applied is None if isinstance(failed, Unavailable) else isinstance(failed, ConnectionError | ValueError)
+    )
+    return f". If it speaks TLS, write {family}s{''.join(kind)}:// in the URL" if hung_up else ""
 
 
 def _brief(text: str) -> str:

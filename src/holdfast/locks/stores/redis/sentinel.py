@@ -63,7 +63,10 @@ class Sentinels:
             return why
         if isinstance(why, ReplyError):
             return SentinelsRefuse(str(why))
-        return OSError(f"no sentinel knows a primary of {self._target.service!r}" + (f": {why}" if why else ""))
+        said = f": {str(why) or 'no answer in time'}" if why else ""
+        none_found = OSError(f"no sentinel knows a primary of {self._target.service!r}{said}")
+        none_found.__cause__ = why
+        return none_found
 
 
 def _primary(target: Target, replies: Sequence[Reply]) -> Address | None:
