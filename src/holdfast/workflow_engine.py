@@ -16,7 +16,7 @@ from holdfast.core.run_result import About, size_of
 from holdfast.core.run_words import Happening, TimerDue
 from holdfast.core.states import TERMINAL
 from holdfast.errors import StoreUnavailable
-from holdfast.flow.advance import Advancer, Turn, TurnEnd
+from holdfast.flow.advance import Advancer, Turn, TurnEnd, Unreadable
 from holdfast.flow.kept_locks import KeptLocks
 from holdfast.flow.recover_runs import Missed, find_missed, tell_missed
 from holdfast.flow.stop_jobs import stop_jobs
@@ -68,6 +68,7 @@ class WorkflowEngine(Listener):
         """Runs that are left alone, and for how long."""
         self._passed_over: dict[Kind, int] = {}
         """How much of what is due is theirs. The next look goes so much further, else it would hide the rest."""
+        self._due = {kind: Overdue(kind, store=store, runtime=runtime) for kind in (Kind.RESULT, Kind.STEP)}
         self._again: asyncio.TimerHandle | None = None
         self._timers_at = 0.0
 
@@ -98,7 +99,8 @@ class WorkflowEngine(Listener):
         now = self._now()
         self._busy_until = {run: until for run, until in self._busy_until.items() if until > now}
         found, is_all = await self._list_due(Kind.RESULT)
-        await stop_jobs([record for record in found if record.state == About.STOP], store=self._store)
+        for wish in (record for record in found if record.state == About.STOP):
+            await self._stop_jobs(wish)
         results = [record for record in found if record.state != About.STOP]
         told: dict[tuple[Tenant, str], tuple[list[Happening], list[Record]]] = {}
         size = 0
@@ -107,6 +109,10 @@ class WorkflowEngine(Listener):
                 is_all = False  # the others are there at the next look
                 break
             for record, happening in zip(chunk, await self._advancer.read_results(chunk), strict=True):
+                if isinstance(happening, Unreadable):
+                    # It stays where it is: whoever can read it, or a person, may still need it.
+                    self._leave(record, happening.why)
+                    continue
                 happenings, consumed = told.setdefault((record.tenant, record.parent), ([], []))
                 consumed.append(record)
                 if happening is not None:
@@ -125,10 +131,22 @@ class WorkflowEngine(Listener):
     async def _list_due(self, kind: Kind) -> tuple[list[Record], bool]:
         """What is due of runs that are not left alone now. True if that is all."""
         limit = LOOK_MAX + self._passed_over.get(kind, 0)
-        found = await self._store.list_due(kind, limit=limit)
+        found = await self._due[kind].list(limit=limit)
         due = [record for record in found if record.parent not in self._busy_until]
         self._passed_over[kind] = min(len(found) - len(due), PASSED_OVER_MAX)
         return due, len(found) < limit
+
+    async def _stop_jobs(self, wish: Record) -> None:
+        try:
+            await stop_jobs([wish], store=self._store)
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001  (it cannot be read here, say: others want their results)
+            self._leave(wish, error)
+
+    def _leave(self, record: Record, error: Exception) -> None:
+        self.log_failed(record, error)
+        self._due[record.kind].leave(record)
 
     def _look_again(self) -> None:
         self._again = None

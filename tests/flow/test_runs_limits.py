@@ -18,6 +18,7 @@ from holdfast.core.run import RunState
 from holdfast.core.run_words import Happening
 from holdfast.errors import Conflict, TooMany
 from holdfast.flow.admission import count_live_runs
+from holdfast.flow.advance import Unreadable
 from holdfast.flow.runs import RunOrder
 
 
@@ -74,7 +75,7 @@ async def test_an_engine_reads_no_more_results_at_once_than_fit(
         looks: list[int] = []
         read = staged.first.advancer.read_results
 
-        async def counted(records: Sequence[Record]) -> list[Happening | None]:
+        async def counted(records: Sequence[Record]) -> list[Happening | Unreadable | None]:
             looks.append(len(records))
             return await read(records)
 

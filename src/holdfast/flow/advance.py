@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.advance import refusal
-from holdfast.core.job import JobId, Tenant
+from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.record import Kind, Record
 from holdfast.core.run import RUN_TERMINAL, Run, Step, run_of
 from holdfast.core.run_result import About, happening_of, job_ended
@@ -84,6 +85,12 @@ class NoNews(Conflict):
 
 class StaleEngine(Conflict):
     """A run carries a higher fence than the lock under which it is to be written."""
+
+
+class Unreadable(NamedTuple):
+    """A result that nobody here can make out, as one of something newer."""
+
+    why: Exception
 
 
 class Advancer:
@@ -230,11 +237,11 @@ class Advancer:
             await self._tools.withdraw([transaction])
         return written
 
-    async def read_results(self, records: Sequence[Record]) -> list[Happening | None]:
+    async def read_results(self, records: Sequence[Record]) -> list[Happening | Unreadable | None]:
         """What each result says; None where there is nothing left to say."""
         ids = [JobId(record.id) for record in records if record.state == About.JOB]
         jobs = dict(zip(ids, await self._store.find_jobs(ids), strict=True)) if ids else {}
-        return [happening_of(record, jobs.get(JobId(record.id))) for record in records]
+        return [_try_read(record, jobs.get(JobId(record.id))) for record in records]
 
     async def _try_draft(self, turn: Turn, fence: int) -> tuple[Advanced | None, Transaction] | None:
         try:
@@ -305,3 +312,10 @@ class Advancer:
             self._telemetry.run_write_refused(advanced.before.id, reason="moved-on")
         elif advanced.after.state in RUN_TERMINAL and advanced.before.state not in RUN_TERMINAL:
             self._telemetry.run_ended(advanced.after)
+
+
+def _try_read(record: Record, job: Job | None) -> Happening | Unreadable | None:
+    try:
+        return happening_of(record, job)
+    except (msgspec.MsgspecError, ValueError) as error:
+        return Unreadable(error)
