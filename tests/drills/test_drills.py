@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from click.testing import CliRunner, Result
+from harness import sooner_or_later
 
 from holdfast.cli import cli
 from holdfast.ops.drills.catalogue import DRILLS
 from holdfast.ops.drills.findings import Figure, Finding, Report, Sign
+from holdfast.ops.drills.processes import descendants
 from holdfast.ops.drills.report import to_json
 
 BROKEN = Path(__file__).parent / "broken"
@@ -71,6 +76,26 @@ def test_a_promise_broken_on_purpose_is_seen_by_its_drill(
     assert promise in {finding["promise"] for finding in report["findings"] if not finding["kept"]}
     assert f"{name} (" in done.stderr
     assert int(ET.parse(tmp_path / "report.xml").getroot()[0].get("failures", "0")) >= 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_drill_that_is_told_to_end_leaves_nothing_behind(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    rehearsing, out = tmp_path / "rehearsing", tmp_path / "out"
+    rehearsing.mkdir()
+    command = [sys.executable, "-m", "holdfast", "drill", "run", "pause-worker", "--out", str(out)]
+    with (tmp_path / "said").open("wb") as said:
+        drilling = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(rehearsing)}, stdout=said, stderr=said)
+    try:
+        actors = sooner_or_later(lambda: (found := descendants(drilling.pid))[1:] and found, within_s=60)
+
+        drilling.send_signal(number)
+        ended = drilling.wait(60)
+    finally:
+        drilling.kill()
+        drilling.wait()
+
+    assert (ended, list(rehearsing.iterdir()), out.exists()) == (code, [], False), (tmp_path / "said").read_text()
+    assert [pid for pid in actors if Path(f"/proc/{pid}").exists()] == []
 
 
 def test_a_staging_plane_is_left_alone_without_its_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from holdfast.ops.drills.site import Site
 
 OUT = "holdfast-drill"
+TERMINATED = 128 + signal.SIGTERM
+"""The code that shells give it."""
 
 
 @click.group()
@@ -62,7 +65,7 @@ def run(
 ) -> None:  # fmt: skip
     """Carry out drills, on a plane that is thrown away afterwards, and write the report.
 
-    Exit code 7: a promise broke. 1: a drill could not be carried out.
+    Exit code 7: a promise broke. 1: a drill could not be carried out. SIGTERM and Ctrl-C end what it started first.
     """
     import asyncio  # noqa: PLC0415
 
@@ -75,7 +78,22 @@ def run(
     def say(name: str, words: str) -> None:
         click.echo(f"{name}: {words}", err=True)
 
-    reports = asyncio.run(run_drills(chosen, site, jobs=jobs, say=say))
+    async def until_told_to_end() -> list[Report]:
+        rehearsal = asyncio.current_task()
+        assert rehearsal is not None
+
+        def end() -> None:
+            if not rehearsal.cancelling():  # who says it twice does not keep it from tidying up
+                rehearsal.cancel()
+
+        # As Ctrl-C does: else planes and workers would outlive it for a moment, and its folder for ever.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
+        return await run_drills(chosen, site, jobs=jobs, say=say)
+
+    try:
+        reports = asyncio.run(until_told_to_end())
+    except asyncio.CancelledError:
+        raise SystemExit(TERMINATED) from None
     _write(out, reports)
     click.echo(to_json(reports) if output == "json" else to_text(reports))
     _judge(reports, out)
