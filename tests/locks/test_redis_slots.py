@@ -130,6 +130,19 @@ async def test_server_that_forgot_the_script_is_asked_again_for_a_slot_it_is_abo
             slot.finish()
 
 
+async def test_history_of_a_lock_is_read_where_its_slot_has_gone(cluster: list[servers.Server], prefix: str) -> None:
+    (held,) = _in_one_slot(prefix, "held")
+    url = f"redis+cluster://127.0.0.1:{cluster[0].port}"
+    with _moving(cluster, held) as slot:
+        async with opened(url, prefix) as store:
+            fence = await granted(store, held, A)
+            slot.begin()
+            slot.carry_all()
+            slot.finish()
+
+            assert [(line.event, line.fence) for line in await store.list_history(held)] == [("granted", fence)]
+
+
 async def test_what_was_cancelled_meanwhile_is_not_sent_again() -> None:
     """Its undoing may have been heard before it."""
     caller = Caller("redis://h", holder="host:1", prefix="p", runtime=SYSTEM, timeout_s=1)

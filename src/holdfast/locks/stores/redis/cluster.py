@@ -144,11 +144,19 @@ class ClusterLink:
         for run in runs:
             run.names, run.further = keys_of_run(self._caller, run.keys, run.items)
             run.asking = False
-            by_link.setdefault(self.node(run.keys[0]), []).append(run)
+            by_link.setdefault(self._node(run.keys[0]), []).append(run)
         for link, group in by_link.items():
             link.send(group)
 
-    def node(self, key: str) -> WireLink:
+    async def ask_about(self, key: str, *words: str) -> Reply:
+        """A command that only reads: where the key's server is gone, or has given the slot away, the next one is asked."""
+        try:
+            return await self._node(key).ask(*words)
+        except Unavailable:
+            await self._learn()
+            return await self._node(key).ask(*words)
+
+    def _node(self, key: str) -> WireLink:
         return self._link(self._owner(slot_of(key)))
 
     def nodes(self) -> list[WireLink]:
@@ -159,7 +167,7 @@ class ClusterLink:
 
     def listen(self, key: str) -> None:
         # Messages reach every server; this one is where the key is granted.
-        self.node(key).listen(key)
+        self._node(key).listen(key)
 
     def _owner(self, slot: int) -> Place:
         # A slot that nobody serves: any server will say so.

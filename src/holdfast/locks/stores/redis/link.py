@@ -90,9 +90,9 @@ class WireLink:
         except ReplyError as reply:
             raise refusal(self._caller.subject, str(reply)) from None
 
-    def node(self, key: str) -> WireLink:
-        """The server that has the key."""
-        return self
+    async def ask_about(self, key: str, *words: str) -> Reply:
+        """The same of the server that has the key."""
+        return await self.ask(*words)
 
     def nodes(self) -> list[WireLink]:
         return [self]

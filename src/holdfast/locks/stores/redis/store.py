@@ -164,11 +164,11 @@ class RedisStore:
         return holders[:limit]
 
     async def list_history(self, key: str, *, limit: int = 100) -> list[Ownership]:
-        node, history = self._link.node(key), self._link.history(key)
+        history = self._link.history(key)
         lines: list[Ownership] = []
         newest = "+"
         while len(lines) < limit:
-            page = await node.ask("XREVRANGE", history, newest, "-", "COUNT", str(HISTORY_PAGE))
+            page = await self._link.ask_about(key, "XREVRANGE", history, newest, "-", "COUNT", str(HISTORY_PAGE))
             for entry, fields in page:
                 lines += reversed(_ownerships(key, entry, fields))
             if len(page) < HISTORY_PAGE:
