@@ -1,4 +1,4 @@
-"""Locks on Redis and Valkey: plain string keys, changed by one script (redis.lua).
+"""Locks on Redis and Valkey: plain string keys, changed by one script (locks.lua).
 
 The acquires and releases of one event-loop tick share runs of the script, and so the writes.
 """
