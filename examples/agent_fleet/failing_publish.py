@@ -16,11 +16,10 @@ from pathlib import Path
 import httpx2
 
 from holdfast.api import JobView, NewJob
-from holdfast.app import running
+from holdfast.app import serving
 from holdfast.buses.detached import DetachedBus, Fault
 from holdfast.client import AsyncClient
 from holdfast.config import Settings
-from holdfast.gateway.app import build
 from holdfast.locks.runtime import SYSTEM
 from holdfast.ports import Delivery
 
@@ -53,18 +52,17 @@ async def run(folder: Path) -> Published:
 
     runs: list[str] = []
     bus = DetachedBus(SYSTEM.now, fail=fail)
-    async with running(Settings(store=f"sqlite:///{folder}/detached.db"), bus=bus) as plane:
-        transport = httpx2.ASGITransport(app=build(plane))
-        async with (
-            AsyncClient("http://127.0.0.1", transport=transport) as client,
-            httpx2.AsyncClient(base_url="http://127.0.0.1", transport=transport, timeout=30) as link,
-        ):
-            work = asyncio.create_task(work_forever(link, runs))
-            submitted = await client.submit_many([NewJob(topic="mail.send", payload=n) for n in range(JOBS)])
-            ids = [answer.job.id for answer in submitted if answer.job is not None]
-            jobs = [await client.wait(job_id, timeout=30) for job_id in ids]
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
+    async with (
+        serving(Settings(store=f"sqlite:///{folder}/detached.db", port=0), bus=bus) as url,
+        AsyncClient(url) as client,
+        httpx2.AsyncClient(base_url=url, timeout=30) as link,
+    ):
+        work = asyncio.create_task(work_forever(link, runs))
+        submitted = await client.submit_many([NewJob(topic="mail.send", payload=n) for n in range(JOBS)])
+        ids = [answer.job.id for answer in submitted if answer.job is not None]
+        jobs = [await client.wait(job_id, timeout=30) for job_id in ids]
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
     return Published(jobs, runs, failed)
 
 

@@ -22,7 +22,8 @@ from typing import Any, Self
 import httpx2
 import pytest
 
-from holdfast.worker.http1 import Address, BrokenExchange
+from holdfast.http1.answer import BrokenExchange
+from holdfast.worker.http1 import Address
 
 NURSERY = Path(__file__).with_name("nursery.py")
 KILLS = 100

@@ -1,7 +1,8 @@
-"""The connections of the client for code without a loop: what is kept, and what is known when one breaks."""
+"""The connections of both clients: what is kept, and what is known when one breaks."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -10,14 +11,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from holdfast import api, errors
-from holdfast.client import Client
-from holdfast.client.asks import get_ask, post_ask
+from holdfast.client import Client, async_connections
+from holdfast.client.asks import Ask, get_ask, post_ask
+from holdfast.client.async_connections import AsyncConnections
 from holdfast.client.connections import Connections
 from holdfast.client.replies import Plane
+from holdfast.http1.answer import Reply
 
 Serve = Callable[[socket.socket, bytes], None]
 """Answers the request on a connection."""
@@ -70,14 +74,58 @@ def neighbour(serve: Serve) -> Iterator[Neighbour]:
         there.close()
 
 
-def connections(url: str) -> Connections:
-    return Connections(Plane.at(url, api_key="", tenant="default", actor=""))
+def plane_at(url: str) -> Plane:
+    return Plane.at(url, api_key="", tenant="default", actor="")
+
+
+class InLoop:
+    """Those for code in a loop, which stands still while nobody asks: what comes meanwhile is not seen."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._runner = asyncio.Runner()
+        self._asked = AsyncConnections(plane)
+
+    def request(self, ask: Ask[Any]) -> Reply:
+        return self._runner.run(self._asked.request(ask))
+
+    def stream(self, target: str, *, silence_s: float) -> Iterator[str]:
+        lines = self._asked.stream(target, silence_s=silence_s)
+
+        async def next_line() -> str | None:
+            return await anext(lines, None)
+
+        while (line := self._runner.run(next_line())) is not None:
+            yield line
+
+    def close(self) -> None:
+        async def close() -> None:
+            self._asked.close()
+            await asyncio.sleep(0)  # their transports end in the next turn of the loop
+
+        self._runner.run(close())
+        self._runner.close()
+
+
+Connect = Callable[[str], Connections | InLoop]
+
+
+@pytest.fixture(params=[Connections, InLoop])
+def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    made: list[Connections | InLoop] = []
+
+    def connect(url: str) -> Connections | InLoop:
+        made.append(request.param(plane_at(url)))
+        return made[-1]
+
+    yield connect
+    for connections in made:
+        connections.close()
 
 
 def test_connection_of_a_process_is_not_used_by_its_fork() -> None:
     """Both would write to it, and each might read the other's answer."""
     with neighbour(lambda connection, _: connection.sendall(OK)) as there:
-        asked = connections(there.url)
+        asked = Connections(plane_at(there.url))
         asked.request(DO)
         if (fork := os.fork()) == 0:
             # The neighbour serves one connection at a time: that of the parent. Another one is left waiting.
@@ -89,44 +137,41 @@ def test_connection_of_a_process_is_not_used_by_its_fork() -> None:
         asked.close()
 
 
-def test_connection_is_used_again() -> None:
+def test_connection_is_used_again(connect: Connect) -> None:
     with neighbour(lambda connection, _: connection.sendall(OK)) as there:
-        asked = connections(there.url)
+        asked = connect(there.url)
         assert [asked.request(DO).body for _ in range(3)] == [b"{}"] * 3
-        asked.close()
 
     assert there.connections == 1
 
 
-def test_request_arrives_in_one_piece() -> None:
+def test_request_arrives_in_one_piece(connect: Connect) -> None:
     """Each piece would wake the plane."""
     with neighbour(lambda connection, _: connection.sendall(OK)) as there:
-        asked = connections(there.url)
+        asked = connect(there.url)
         asked.request(post_ask("/v1/thing", bytes, api.Goodbye(worker="w", gone=True)))
-        asked.close()
 
     [request] = there.heard
     assert request.endswith(b'\r\n\r\n{"worker":"w","gone":true}')
 
 
-def test_answer_is_what_comes_after_a_word_in_between() -> None:
+def test_answer_is_what_comes_after_a_word_in_between(connect: Connect) -> None:
     early = b"HTTP/1.1 103 Early Hints\r\nlink: </>\r\n\r\n"
     with neighbour(lambda connection, _: connection.sendall(early + OK)) as there:
-        asked = connections(there.url)
+        asked = connect(there.url)
         assert [asked.request(READ).status for _ in range(2)] == [200, 200]
-        asked.close()
 
     assert there.connections == 1
 
 
-def test_connection_that_says_more_than_it_was_asked_is_not_believed() -> None:
+def test_connection_that_says_more_than_it_was_asked_is_not_believed(connect: Connect) -> None:
     with neighbour(lambda connection, _: connection.sendall(OK * 2)) as there:
-        asked = connections(there.url)
+        asked = connect(there.url)
         with pytest.raises(errors.PlaneUnavailable):
             asked.request(READ)
 
 
-def test_connection_that_the_plane_has_ended_meanwhile_is_not() -> None:
+def test_connection_that_the_plane_has_ended_meanwhile_is_not(connect: Connect) -> None:
     """Else nobody would know whether what was said on it was heard."""
     ended = threading.Event()
 
@@ -137,24 +182,23 @@ def test_connection_that_the_plane_has_ended_meanwhile_is_not() -> None:
         raise StopIteration
 
     with neighbour(answer_once) as there:
-        asked = connections(there.url)
+        asked = connect(there.url)
         for _ in range(3):
             assert asked.request(DO).status == 200
             assert ended.wait(20)
             ended.clear()
-        asked.close()
 
     assert there.connections == 3
 
 
 @pytest.mark.parametrize("part", [b"", OK[:20], OK[:-1]])
-def test_after_a_broken_answer_nobody_knows_but_who_only_read(part: bytes) -> None:
+def test_after_a_broken_answer_nobody_knows_but_who_only_read(connect: Connect, part: bytes) -> None:
     def break_off(connection: socket.socket, _: bytes) -> None:
         connection.sendall(part)
         raise StopIteration
 
     with neighbour(break_off) as there:
-        asked = connections(there.url)
+        asked = connect(there.url)
         with pytest.raises(errors.PlaneUnavailable) as done:
             asked.request(DO)
         with pytest.raises(errors.PlaneUnavailable) as read:
@@ -164,17 +208,17 @@ def test_after_a_broken_answer_nobody_knows_but_who_only_read(part: bytes) -> No
     assert there.url in str(done.value)
 
 
-def test_nobody_there_is_known_to_have_done_nothing() -> None:
+def test_nobody_there_is_known_to_have_done_nothing(connect: Connect) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
 
     with pytest.raises(errors.PlaneUnavailable) as never:
-        connections(url).request(DO)
+        connect(url).request(DO)
 
     assert never.value.applied is False
 
 
-def test_stream_that_is_cut_gives_whole_lines_only() -> None:
+def test_stream_that_is_cut_gives_whole_lines_only(connect: Connect) -> None:
     def begin(connection: socket.socket, _: bytes) -> None:
         connection.sendall(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -183,17 +227,16 @@ def test_stream_that_is_cut_gives_whole_lines_only() -> None:
         raise StopIteration
 
     with neighbour(begin) as there:
-        lines = connections(there.url).stream("/v1/events", silence_s=20)
+        lines = connect(there.url).stream("/v1/events", silence_s=20)
         assert [next(lines), next(lines)] == ["id: 1", "data: \u2028 "]
         with pytest.raises(errors.PlaneUnavailable):
             next(lines)
 
 
-def test_plane_behind_a_path_of_a_proxy() -> None:
+def test_plane_behind_a_path_of_a_proxy(connect: Connect) -> None:
     with neighbour(lambda connection, _: connection.sendall(OK)) as there:
-        asked = connections(there.url + "/holdfast/")
+        asked = connect(there.url + "/holdfast/")
         asked.request(READ)
-        asked.close()
 
     assert there.heard[0].startswith(b"GET /holdfast/v1/thing HTTP/1.1\r\n")
 
@@ -251,3 +294,51 @@ for thread in threads: thread.join()
 def test_threads_read_their_first_answers_at_the_same_time() -> None:
     """In a process of its own, which crashed."""
     assert subprocess.run([sys.executable, "-c", IN_THREADS], check=False).returncode == 0
+
+
+async def test_caller_who_is_cancelled_hangs_up() -> None:
+    """The plane must not go on waiting for somebody who does not."""
+    heard, hung_up = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        heard.set()
+        with suppress(ConnectionError):
+            await reader.read()
+        hung_up.set()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        asked = AsyncConnections(plane_at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+        asking = asyncio.create_task(asked.request(DO))
+        await asyncio.wait_for(heard.wait(), 20)
+        asking.cancel()
+        await asyncio.wait_for(hung_up.wait(), 20)
+
+
+async def test_those_who_wait_for_something_to_happen_keep_nobody_from_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_connections, "PATIENT_MAX", 2)
+    waiting = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal waiting
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b"wait" in head:
+            waiting += 1
+            await reader.read()
+        writer.write(OK)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        asked = AsyncConnections(plane_at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+        patient = replace(get_ask("/v1/thing?wait=30", bytes), answer_s=40.0)
+        waits = [asyncio.create_task(asked.request(patient)) for _ in range(3)]
+        while waiting < 2:
+            await asyncio.sleep(0.001)
+
+        assert (await asked.request(READ)).status == 200
+        assert waiting == 2, "the third waits for one of them to end"
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        asked.close()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
-import httpx2
 import msgspec
 import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
@@ -21,40 +21,69 @@ JOB = api.JobView(
 )  # fmt: skip
 DONE = msgspec.structs.replace(JOB, state="SUCCEEDED")
 
-Step = httpx2.Response | httpx2.TransportError | Callable[[], httpx2.Response]
+HUNG = b""
+"""Said by a plane that does not answer, and keeps its connection."""
+
+Step = bytes | OSError
 
 
-class Network(httpx2.AsyncBaseTransport):
-    """Answers each request with the next step of a story, and writes down when and what was asked."""
+class Network:
+    """Meets each connection of this loop with the next step of a story, and writes down when and what was asked."""
 
     def __init__(self, runtime: VirtualRuntime, *steps: Step) -> None:
-        self._runtime = runtime
+        self.runtime = runtime
+        self.asked: list[str] = []
         self._steps = list(steps)
-        self.asked: list[tuple[float, str]] = []
+        self._tried_at: list[float] = []
+        asyncio.get_running_loop().create_connection = self._connect  # type: ignore[method-assign, assignment]
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        self.asked.append((self._runtime.now(), str(request.url)))
+    async def _connect(self, make: Callable[[], asyncio.Protocol], *_: object, **__: object) -> tuple[Any, Any]:
+        self._tried_at.append(self.runtime.now())
         step = self._steps.pop(0)
-        if isinstance(step, httpx2.TransportError):
+        if isinstance(step, OSError):
             raise step
-        return step if isinstance(step, httpx2.Response) else step()
+        protocol = make()
+        protocol.connection_made(Wire(self, protocol, step))
+        return None, protocol
 
     def pauses(self) -> list[float]:
-        times = [at for at, _ in self.asked]
-        return [after - before for before, after in pairwise(times)]
+        return [after - before for before, after in pairwise(self._tried_at)]
 
 
-def asking(runtime: VirtualRuntime, network: Network) -> AsyncClient:
-    return AsyncClient("http://plane", transport=network, runtime=runtime)
+class Wire(asyncio.Transport):
+    """One connection: says its part when it is asked, and hangs up."""
+
+    def __init__(self, network: Network, protocol: asyncio.Protocol, says: bytes) -> None:
+        super().__init__()
+        self._network = network
+        self._protocol = protocol
+        self._says = says
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._network.asked.append(bytes(data).split()[1].decode())
+        if self._says:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._protocol.data_received, self._says)
+            loop.call_soon(self._protocol.connection_lost, None)
+
+    def abort(self) -> None: ...
 
 
-def answer(body: object, status: int = 200, **headers: str) -> httpx2.Response:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return httpx2.Response(status, content=msgspec.json.encode(body), headers=named)
+def asking(network: Network, url: str = "http://plane") -> AsyncClient:
+    return AsyncClient(url, runtime=network.runtime)
 
 
-def refused() -> httpx2.ConnectError:
-    return httpx2.ConnectError("refused")
+def answer(body: object, status: int = 200, **headers: str) -> bytes:
+    return page(msgspec.json.encode(body), status, **headers)
+
+
+def page(content: bytes, status: int = 200, **headers: str) -> bytes:
+    named = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 {status} Said\r\ncontent-length: {len(content)}\r\n{named}\r\n".encode() + content
+
+
+def refused() -> OSError:
+    return ConnectionRefusedError("refused")
 
 
 def event(number: int, state: str = "RUNNING") -> str:
@@ -62,22 +91,17 @@ def event(number: int, state: str = "RUNNING") -> str:
     return f"id: {number}\ndata: {msgspec.json.encode(view).decode()}\n\n"
 
 
-def broken_after(*texts: str) -> httpx2.Response:
+def broken_after(*texts: str) -> bytes:
     """A stream that says this much and then loses its connection."""
-
-    async def stream() -> AsyncIterator[bytes]:
-        for text in texts:
-            yield text.encode()
-        raise httpx2.ReadError("lost")
-
-    return httpx2.Response(200, content=stream(), headers={"content-type": "text/event-stream"})
+    chunks = b"".join(f"{len(text):x}\r\n{text}\r\n".encode() for text in texts)
+    return b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n" + chunks
 
 
 @on_virtual_time
 async def test_newer_plane_is_understood(runtime: VirtualRuntime) -> None:
     newer = {**msgspec.to_builtins(JOB), "colour": "blue"}
     problem = {"type": "", "title": "", "status": 404, "code": "not-found", "detail": "no job j", "hue": 1}
-    async with asking(runtime, Network(runtime, answer(newer), answer(problem, 404))) as client:
+    async with asking(Network(runtime, answer(newer), answer(problem, 404))) as client:
         assert (await client.get("j")).id == "j"
         with pytest.raises(errors.NotFound):
             await client.get("j")
@@ -89,7 +113,7 @@ async def test_retry_after_is_waited_for(runtime: VirtualRuntime) -> None:
     network = Network(
         runtime, answer(problem, 429, retry_after="3"), answer(JOB), answer(problem, 429, retry_after="60")
     )
-    async with asking(runtime, network) as client:
+    async with asking(network) as client:
         await client.submit("t", idempotency_key="k")
         assert network.pauses() == [3.0]
 
@@ -101,22 +125,21 @@ async def test_retry_after_is_waited_for(runtime: VirtualRuntime) -> None:
 @pytest.mark.parametrize("status", [502, 503, 504])
 @on_virtual_time
 async def test_proxy_without_a_plane_is_an_outage(runtime: VirtualRuntime, status: int) -> None:
-    page = httpx2.Response(status, content=b"<html>bad gateway</html>")
-    network = Network(runtime, page, answer(JOB), page, *[page] * 10)
-    async with asking(runtime, network) as client:
+    away = page(b"<html>bad gateway</html>", status)
+    network = Network(runtime, away, answer(JOB), away, *[away] * 10)
+    async with asking(network) as client:
         assert (await client.get("j")).id == "j"
-        with pytest.raises(errors.PlaneUnavailable) as away:
+        with pytest.raises(errors.PlaneUnavailable) as unheard:
             await client.submit("t")
         with pytest.raises(errors.PlaneUnavailable) as unread:
             await client.get("j")
-    assert away.value.applied is None, "the proxy may have passed it on"
+    assert unheard.value.applied is None, "the proxy may have passed it on"
     assert unread.value.applied is False, "who reads changes nothing"
 
 
 @on_virtual_time
 async def test_what_is_no_plane_is_an_error_of_ours(runtime: VirtualRuntime) -> None:
-    page = httpx2.Response(200, content=b"<html>welcome</html>")
-    async with asking(runtime, Network(runtime, *[page] * 4)) as client:
+    async with asking(Network(runtime, *[page(b"<html>welcome</html>")] * 4)) as client:
         with pytest.raises(errors.PlaneUnavailable, match="check the URL"):
             await client.workers()
 
@@ -127,7 +150,7 @@ async def test_wait_outlives_a_restart_of_the_plane(runtime: VirtualRuntime) -> 
     leaving = [answer(draining, 503) for _ in range(4)]
     steps: Sequence[Step] = [answer(JOB), *leaving, *[refused() for _ in range(12)], answer(DONE)]
     network = Network(runtime, *steps)
-    async with asking(runtime, network) as client:
+    async with asking(network) as client:
         assert (await client.wait("j", timeout=600)).state == "SUCCEEDED"
     assert min(network.pauses()) > 0, "a plane that answers early or not at all is not asked in a tight loop"
 
@@ -135,7 +158,7 @@ async def test_wait_outlives_a_restart_of_the_plane(runtime: VirtualRuntime) -> 
 @on_virtual_time
 async def test_run_whose_plane_is_restarted_once_it_has_the_job_outlives_that(runtime: VirtualRuntime) -> None:
     network = Network(runtime, answer(JOB, 202), *[refused() for _ in range(12)], answer(DONE))
-    async with asking(runtime, network) as client:
+    async with asking(network) as client:
         assert (await client.run("t", timeout=600)).state == "SUCCEEDED"
 
 
@@ -143,14 +166,14 @@ async def test_run_whose_plane_is_restarted_once_it_has_the_job_outlives_that(ru
 async def test_wait_by_whoever_was_answered_before_outlives_a_restart(runtime: VirtualRuntime) -> None:
     """The submission was: a plane that is killed before it has answered the wait as well is the same plane."""
     network = Network(runtime, answer(JOB, 202), *[refused() for _ in range(12)], answer(DONE))
-    async with asking(runtime, network) as client:
+    async with asking(network) as client:
         submitted = await client.submit("t")
         assert (await client.wait(submitted.id, timeout=600)).state == "SUCCEEDED"
 
 
 @on_virtual_time
 async def test_wait_ends_in_time_while_the_plane_is_away(runtime: VirtualRuntime) -> None:
-    async with asking(runtime, Network(runtime, answer(JOB), *[refused() for _ in range(200)])) as client:
+    async with asking(Network(runtime, answer(JOB), *[refused() for _ in range(200)])) as client:
         with pytest.raises(TimeoutError, match=r"job j had not ended when the plane was last heard of: .*refused"):
             await client.wait("j", timeout=5)
     assert 5 <= runtime.now() - 1000 < 6
@@ -158,14 +181,8 @@ async def test_wait_ends_in_time_while_the_plane_is_away(runtime: VirtualRuntime
 
 @on_virtual_time
 async def test_plane_that_does_not_answer_is_not_asked_again_when_the_time_is_over(runtime: VirtualRuntime) -> None:
-    class Hung(Network):
-        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-            self.asked.append((self._runtime.now(), str(request.url)))
-            await asyncio.sleep(request.extensions["timeout"]["read"])
-            raise httpx2.ReadTimeout("no answer")
-
-    network = Hung(runtime)
-    async with asking(runtime, network) as client:
+    network = Network(runtime, HUNG, HUNG)
+    async with asking(network) as client:
         for wait in (client.wait("j", timeout=3), client.run("t", timeout=3)):
             with pytest.raises(errors.PlaneUnavailable):
                 await wait
@@ -174,7 +191,7 @@ async def test_plane_that_does_not_answer_is_not_asked_again_when_the_time_is_ov
 
 @on_virtual_time
 async def test_wait_for_a_plane_that_was_never_there_ends(runtime: VirtualRuntime) -> None:
-    async with asking(runtime, Network(runtime, *[refused() for _ in range(4)])) as client:
+    async with asking(Network(runtime, *[refused() for _ in range(4)])) as client:
         with pytest.raises(errors.PlaneUnavailable):
             await client.wait("j", timeout=600)
     assert runtime.now() - 1000 < 5
@@ -182,7 +199,7 @@ async def test_wait_for_a_plane_that_was_never_there_ends(runtime: VirtualRuntim
 
 @on_virtual_time
 async def test_wait_for_a_plane_that_stays_away_ends(runtime: VirtualRuntime) -> None:
-    async with asking(runtime, Network(runtime, answer(JOB), *[refused() for _ in range(200)])) as client:
+    async with asking(Network(runtime, answer(JOB), *[refused() for _ in range(200)])) as client:
         with pytest.raises(errors.PlaneUnavailable):
             await client.wait("j")
     assert 30 <= runtime.now() - 1000 < 40
@@ -194,10 +211,10 @@ async def test_watch_goes_on_where_it_was_after_a_restart(runtime: VirtualRuntim
         runtime,
         broken_after("retry: 1000\nid: 4\n\n"),
         *[refused() for _ in range(5)],
-        lambda: broken_after(event(5), "id: 6\n"),
-        lambda: broken_after(event(6, "SUCCEEDED")),
+        broken_after(event(5), "id: 6\n"),
+        broken_after(event(6, "SUCCEEDED")),
     )
-    async with asking(runtime, network) as client:
+    async with asking(network) as client:
         numbers = []
         async for heard in client.watch():
             numbers.append(heard.number)
@@ -205,40 +222,40 @@ async def test_watch_goes_on_where_it_was_after_a_restart(runtime: VirtualRuntim
                 break
 
     assert numbers == [5, 6], "an event of which only the number arrived is told again"
-    assert [url.partition("after=")[2] for _, url in network.asked] == ["", *["4"] * 6, "5"]
+    assert [target.partition("after=")[2] for target in network.asked] == ["", "4", "5"]
+    assert len(network.pauses()) == 7
 
 
 @on_virtual_time
 async def test_watch_of_what_is_no_plane_says_so(runtime: VirtualRuntime) -> None:
     """A proxy that asks people to log in, or another server at that port. Where a plane was before, it may come back."""
-    page = httpx2.Response(200, content=b"<html>", headers={"content-type": "text/html"})
-    async with asking(runtime, Network(runtime, page)) as client:
+    login = page(b"<html>", content_type="text/html")
+    async with asking(Network(runtime, login)) as client:
         with pytest.raises(errors.PlaneUnavailable, match=r"does not answer like a plane \(text/html"):
             await anext(client.watch())
-    network = Network(runtime, broken_after("id: 1\n\n"), page, lambda: broken_after(event(2, "SUCCEEDED")))
-    async with asking(runtime, network) as client:
+    network = Network(runtime, broken_after("id: 1\n\n"), login, broken_after(event(2, "SUCCEEDED")))
+    async with asking(network) as client:
         assert [heard.number async for heard in client.watch("j")] == [2]
 
 
 @on_virtual_time
 async def test_gap_cut_in_half_does_not_spoil_the_next_connection(runtime: VirtualRuntime) -> None:
-    network = Network(runtime, broken_after(event(1), "event: gap\n"), lambda: broken_after(event(2, "SUCCEEDED")))
-    async with asking(runtime, network) as client:
+    network = Network(runtime, broken_after(event(1), "event: gap\n"), broken_after(event(2, "SUCCEEDED")))
+    async with asking(network) as client:
         assert [heard.number async for heard in client.watch("j")] == [1, 2]
 
 
 @on_virtual_time
 async def test_watch_of_a_job_that_retention_removed_ends(runtime: VirtualRuntime) -> None:
     gap = 'retry: 1000\n\nevent: gap\ndata: {"reason":"pruned","resume_after":0}\n\n'
-    async with asking(runtime, Network(runtime, broken_after(gap))) as client:
+    async with asking(Network(runtime, broken_after(gap))) as client:
         assert [heard async for heard in client.watch("j")] == []
 
 
 @pytest.mark.parametrize("url", ["https://plane.example", "http://[::1]:7070"])
 @on_virtual_time
 async def test_plane_that_is_away_is_named_by_its_address(runtime: VirtualRuntime, url: str) -> None:
-    network = Network(runtime, *[refused() for _ in range(4)])
-    async with AsyncClient(url, transport=network, runtime=runtime) as client:
+    async with asking(Network(runtime, *[refused() for _ in range(4)]), url) as client:
         with pytest.raises(errors.PlaneUnavailable) as away:
             await client.workers()
     assert str(away.value) == f"{url}: refused"

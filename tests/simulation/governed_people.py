@@ -14,8 +14,8 @@ from holdfast.core.record import Kind
 from holdfast.core.run import RunState
 from holdfast.core.states import EffectState
 from holdfast.errors import StoreUnavailable
+from holdfast.http1.answer import BrokenExchange, Reply
 from holdfast.worker import Fatal, Job
-from holdfast.worker.http1 import BrokenExchange, Reply
 from simulation import governed_rules as rules
 from simulation.governed_rules import ACME, GLOBEX, TENANTS, WORDS
 from simulation.plane_link import PlaneAddress

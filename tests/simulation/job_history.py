@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from holdfast.worker.http1 import Reply
+from holdfast.http1.answer import Reply
 from simulation.linearizable import Operation, find_contradiction
 
 

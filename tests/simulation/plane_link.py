@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import BusUnavailable, StoreUnavailable
+from holdfast.http1.answer import BrokenExchange, Reply
 from holdfast.ports import Delivery, JobEvent
-from holdfast.worker.http1 import BrokenExchange, Reply
 from simulation.network import Unanswered
 from simulation.world import Process, here
 

@@ -14,8 +14,8 @@ from holdfast.core.job import JobId
 from holdfast.core.states import EffectState
 from holdfast.errors import StoreUnavailable
 from holdfast.gateway.app import build
+from holdfast.http1.answer import BrokenExchange, Reply
 from holdfast.worker import Job, Worker
-from holdfast.worker.http1 import BrokenExchange, Reply
 from holdfast.worker.supervisor import Supervisor
 from simulation.plane_link import BusLink, PlaneAddress
 from simulation.world import Process

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.worker.http1 import Reply
+from holdfast.http1.answer import Reply
 from simulation.job_history import Log
 from simulation.linearizable import Operation, find_contradiction
 

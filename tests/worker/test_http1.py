@@ -1,4 +1,4 @@
-"""The worker's HTTP client against servers that answer well, badly, or not at all."""
+"""What a worker posts to servers that answer well, badly, or not at all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from holdfast.worker.http1 import Address, BrokenExchange, Reply
+from holdfast.http1.answer import BrokenExchange, Reply
+from holdfast.http1.links import UNREAD_MAX, Link
+from holdfast.worker.http1 import Address
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -60,7 +62,7 @@ async def post(address: Address, *, within_s: float = 5.0) -> Reply:
 
 async def test_connection_is_kept() -> None:
     async with served(lambda _: OK) as (server, address):
-        assert [await post(address), await post(address)] == [Reply(200, b"ok"), Reply(200, b"ok")]
+        assert [await post(address), await post(address)] == [Reply(200, b"ok", "OK"), Reply(200, b"ok", "OK")]
 
     assert server.connections == 1
     assert server.requests[0].startswith(b"POST /v1/work/claim HTTP/1.1\r\nHost: 127.0.0.1:")
@@ -70,7 +72,7 @@ async def test_connection_is_kept() -> None:
 async def test_answer_in_chunks_and_a_connection_that_is_not_to_be_kept() -> None:
     chunked = b"HTTP/1.1 409 No\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n1\r\nn\r\n1\r\no\r\n0\r\n\r\n"
     async with served(lambda _: chunked) as (server, address):
-        assert [await post(address), await post(address)] == [Reply(409, b"no"), Reply(409, b"no")]
+        assert [await post(address), await post(address)] == [Reply(409, b"no", "No"), Reply(409, b"no", "No")]
 
     assert server.connections == 2
 
@@ -80,7 +82,7 @@ async def test_exchange_without_a_whole_answer_is_broken_and_the_next_one_has_a_
     async with served(lambda number: answer if number == 1 else OK) as (server, address):
         with pytest.raises(BrokenExchange):
             await post(address)
-        assert await post(address) == Reply(200, b"ok")
+        assert await post(address) == Reply(200, b"ok", "OK")
 
     assert server.connections == 2
 
@@ -91,7 +93,7 @@ async def test_caller_who_is_out_of_time_hangs_up() -> None:
         with pytest.raises(TimeoutError):
             await post(address, within_s=0.05)
         await asyncio.wait_for(server.hung_up.wait(), 2)
-        assert await post(address) == Reply(200, b"ok")
+        assert await post(address) == Reply(200, b"ok", "OK")
 
 
 async def test_closing_ends_an_exchange() -> None:
@@ -110,3 +112,35 @@ async def test_closing_ends_an_exchange() -> None:
 async def test_nobody_there_is_an_os_error() -> None:
     with pytest.raises(OSError):  # noqa: PT011  (refused, or unreachable, as the system says)
         await Address("127.0.0.1", 1, tls=None).post("/", b"", login="", within_s=2)
+
+
+class Sluice(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_open = True
+
+    def write(self, data: bytes | bytearray | memoryview) -> None: ...
+
+    def pause_reading(self) -> None:
+        assert self.is_open
+        self.is_open = False
+
+    def resume_reading(self) -> None:
+        assert not self.is_open
+        self.is_open = True
+
+
+async def test_who_reads_slowly_lets_the_other_side_wait() -> None:
+    link, sluice = Link(asyncio.get_running_loop()), Sluice()
+    link.connection_made(sluice)
+    link.send(b"GET / HTTP/1.1\r\n\r\n")
+    link.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+
+    while sluice.is_open:
+        link.data_received(b"%x\r\n%s\r\n" % (UNREAD_MAX // 4, b"x" * (UNREAD_MAX // 4)))
+    assert len(link.answer.take()) <= 2 * UNREAD_MAX
+    more = link.news()
+    assert sluice.is_open
+    link.data_received(b"1\r\ny\r\n")
+    await more
+    assert link.answer.take() == b"y"

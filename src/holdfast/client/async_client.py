@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Any, Self, TypeVar, Unpack
-
-import httpx2
 
 from holdfast import api
 from holdfast.api.runs import RunView
 from holdfast.client import asks, replies, run_asks
+from holdfast.client.async_connections import AsyncConnections
 from holdfast.client.verbs import Verbs
 from holdfast.client.waiting import PAUSE_S, SILENCE_S, Outage, Waiting, Watching, for_job, for_run, within
 from holdfast.core.states import TERMINAL
-from holdfast.errors import HoldfastError, PlaneUnavailable
+from holdfast.errors import HoldfastError
 from holdfast.locks.runtime import SYSTEM, Runtime
 
 T = TypeVar("T")
@@ -29,20 +29,10 @@ class AsyncClient(Verbs):
         api_key: str = "",
         tenant: str = "default",
         actor: str = "",
-        transport: httpx2.AsyncBaseTransport | None = None,
         runtime: Runtime = SYSTEM,
     ) -> None:
         self._plane = replies.Plane.at(url, api_key=api_key, tenant=tenant, actor=actor)
-        self._http = httpx2.AsyncClient(
-            base_url=url,
-            headers=dict(self._plane.headers),
-            limits=httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=replies.KEEP_S),
-            transport=transport,
-            # A plane is a neighbour: the environment's proxies are for the world outside.
-            trust_env=False,
-            # Without TLS there is nothing to verify, and reading the certificates takes longer than most requests.
-            verify=self._plane.scheme == "https",
-        )
+        self._connections = AsyncConnections(self._plane)
         self._runtime = runtime
         self._was_answered = False
 
@@ -54,33 +44,20 @@ class AsyncClient(Verbs):
 
     async def close(self) -> None:
         """Give its connections up."""
-        await self._http.aclose()
+        self._connections.close()
 
     async def ask(self, ask: asks.Ask[T]) -> T:
         """The answer to a request that is given as a value."""
         tries = replies.Tries(ask, self._runtime)
         while True:
             try:
-                answer = replies.read(ask, await self._request(ask), self._plane)
+                answer = replies.read(ask, await self._connections.request(ask), self._plane)
             except HoldfastError as error:
                 pause_s = tries.pause_after(error)
             else:
                 self._was_answered = True
                 return answer
             await asyncio.sleep(pause_s)
-
-    async def _request(self, ask: asks.Ask[Any]) -> replies.Reply:
-        try:
-            response = await self._http.request(
-                ask.method, ask.target(), headers=ask.sent_headers(), content=ask.content(), timeout=ask.answer_s
-            )
-        except httpx2.TransportError as why:
-            raise self._unreachable(why, method=ask.method) from why
-        return _reply(response)
-
-    def _unreachable(self, why: httpx2.TransportError, *, method: str = "GET") -> PlaneUnavailable:
-        never_sent = isinstance(why, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
-        return replies.unreachable(self._plane, why, sent=not never_sent, method=method)
 
     async def run(
         self,
@@ -177,25 +154,14 @@ class AsyncClient(Verbs):
         while not watching.ended:
             pause_s = PAUSE_S
             try:
-                async with self._http.stream("GET", watching.target(), timeout=SILENCE_S) as stream:
-                    if stream.status_code >= 400:
-                        await stream.aread()
-                        raise replies.to_error(_reply(stream), self._plane)
-                    replies.check_stream(stream.headers.get("content-type", ""), self._plane)
-                    async for line in stream.aiter_lines():
+                async with aclosing(self._connections.stream(watching.target(), silence_s=SILENCE_S)) as lines:
+                    async for line in lines:
                         outage.reached()
                         event = watching.hear(line)
                         if event is not None:
                             yield event
                         if watching.ended:
                             return
-            except httpx2.TransportError as why:
-                pause_s = outage.pause_after(self._unreachable(why), self._runtime.now())
             except HoldfastError as error:
                 pause_s = outage.pause_after(error, self._runtime.now())
             await asyncio.sleep(self._runtime.jitter(pause_s))
-
-
-def _reply(response: httpx2.Response) -> replies.Reply:
-    retry_after = response.headers.get("retry-after", "")
-    return replies.Reply(response.status_code, response.reason_phrase, retry_after, response.content)

@@ -12,9 +12,10 @@ from typing import Any
 
 from holdfast.client import replies
 from holdfast.client.asks import Ask
-from holdfast.client.exchange import BrokenAnswer, Connection
-from holdfast.client.replies import Plane, Reply
+from holdfast.client.exchange import Connection
+from holdfast.client.replies import Plane
 from holdfast.errors import PlaneUnavailable
+from holdfast.http1.answer import BrokenExchange, Reply
 from holdfast.locks.runtime import FORKS, SYSTEM
 
 IDLE_MAX = 20
@@ -38,11 +39,12 @@ class Connections:
 
     def request(self, ask: Ask[Any]) -> Reply:
         """Raises `PlaneUnavailable`."""
-        target, content, headers = ask.target(), ask.content(), ask.sent_headers()
+        request = self._plane.encoded(ask)
         connection = self._take(ask.answer_s)
         try:
-            reply = self._exchange(connection, ask.method, target, headers, content)
-        except (OSError, BrokenAnswer) as why:
+            connection.send(request)
+            reply = connection.wait_reply()
+        except (OSError, BrokenExchange) as why:
             connection.close()
             raise replies.unreachable(self._plane, why, method=ask.method) from why
         except BaseException:
@@ -55,27 +57,21 @@ class Connections:
         """The lines of an answer, whole ones only. Raises what the plane says instead, and `PlaneUnavailable`."""
         connection = self._connect(silence_s)
         try:
-            connection.send("GET", self._plane.path + target, self._plane.headers, None)
-            if connection.wait_head() >= 400:
-                raise replies.to_error(_reply(connection), self._plane)
-            replies.check_stream(connection.content_type, self._plane)
+            connection.send(self._plane.encoded_look(target))
+            connection.wait_head()
+            if connection.answer.status >= 400:
+                raise replies.to_error(connection.wait_reply(), self._plane)
+            replies.check_stream(connection.answer.content_type, self._plane)
             rest = b""
             for piece in connection.pieces():
-                *lines, rest = (rest + piece).split(b"\n")
-                for line in lines:
-                    yield line.decode().rstrip("\r")
+                lines, rest = replies.whole_lines(rest + piece)
+                yield from lines
         except PlaneUnavailable:
             raise  # which is an OSError as well
-        except (OSError, BrokenAnswer) as why:
+        except (OSError, BrokenExchange) as why:
             raise replies.unreachable(self._plane, why) from why
         finally:
             connection.close()
-
-    def _exchange(
-        self, connection: Connection, method: str, target: str, headers: dict[str, str], body: bytes | None
-    ) -> Reply:
-        connection.send(method, self._plane.path + target, {**self._plane.headers, **headers}, body)
-        return _reply(connection)
 
     def _take(self, answer_s: float) -> Connection:
         while kept := self._pop():
@@ -110,7 +106,7 @@ class Connections:
                 link = self._tls.wrap_socket(link, server_hostname=plane.host)
         except OSError as why:
             raise replies.unreachable(plane, why, sent=False) from why
-        return Connection(link, host=plane.authority)
+        return Connection(link)
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
@@ -122,9 +118,3 @@ def _is_silent(connection: Connection) -> bool:
     poll = select.poll()
     poll.register(connection.link, select.POLLIN)
     return not poll.poll(0)
-
-
-def _reply(connection: Connection) -> Reply:
-    status = connection.wait_head()
-    body = b"".join(connection.pieces())
-    return Reply(status, connection.reason, connection.retry_after, body)

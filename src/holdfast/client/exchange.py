@@ -7,88 +7,51 @@ reads headers as those of a mail: together a tenth of what a caller waits for a 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-import httptools
+from holdfast.http1.answer import Answer, BrokenExchange, Reply
 
 READ = 65536
 
 
-class BrokenAnswer(Exception):
-    """The request may have arrived, but no whole answer came back."""
-
-
 class Connection:
-    """The `on_` methods are called by the parser."""
-
-    def __init__(self, link: socket.socket, *, host: str) -> None:
+    def __init__(self, link: socket.socket) -> None:
         self.link = link
-        self._host = host
-        self._parser = httptools.HttpResponseParser(self)
-        self.reason = self.retry_after = self.content_type = ""
-        self._pieces: list[bytes] = []
-        self._has_head = self._is_complete = False
-        self.is_usable = True
+        self.answer = Answer()
+        self._is_closed = False
+
+    @property
+    def is_usable(self) -> bool:
         """For another exchange, once the last one is complete."""
+        return self.answer.may_follow and not self._is_closed
 
-    def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> None:
-        """The whole request, in one piece."""
-        said = {"host": self._host, "accept-encoding": "identity", **headers}
-        if body is not None or method != "GET":
-            said["content-length"] = str(len(body or b""))
-        lines = "".join(f"{name}: {value}\r\n" for name, value in said.items())
-        self.reason = self.retry_after = self.content_type = ""
-        self._pieces = []
-        self._has_head = self._is_complete = False
-        self.link.sendall(f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("ascii") + (body or b""))
+    def send(self, request: bytes) -> None:
+        self.answer.expect()
+        self.link.sendall(request)
 
-    def wait_head(self) -> int:
-        """The status, when the headers are there."""
-        while not self._has_head:
+    def wait_head(self) -> None:
+        while not self.answer.has_head:
             self._read()
-        return self._parser.get_status_code()
+
+    def wait_reply(self) -> Reply:
+        while not self.answer.is_complete:
+            self._read()
+        return self.answer.reply()
 
     def pieces(self) -> Iterator[bytes]:
-        """The body as it comes. Raises `BrokenAnswer` if its end does not."""
+        """The body as it comes. Raises `BrokenExchange` if its end does not."""
         while True:
-            pieces, self._pieces = self._pieces, []
-            yield from pieces
-            if self._is_complete:
+            yield self.answer.take()
+            if self.answer.is_complete:
                 return
             self._read()
 
     def close(self) -> None:
-        self.is_usable = False
+        self._is_closed = True
         self.link.close()
 
     def _read(self) -> None:
         data = self.link.recv(READ)
         if not data:
-            raise BrokenAnswer("the answer ended too early")
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            raise BrokenAnswer(f"not HTTP: {error}") from error
-
-    def on_message_begin(self) -> None:
-        if self._is_complete:
-            raise BrokenAnswer("an answer to nothing that was asked")
-
-    def on_status(self, reason: bytes) -> None:
-        self.reason += reason.decode("latin-1")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"retry-after":
-            self.retry_after = value.decode("latin-1")
-        elif name.lower() == b"content-type":
-            self.content_type = value.decode("latin-1")
-
-    def on_headers_complete(self) -> None:
-        self._has_head = self._parser.get_status_code() >= 200  # else it is a word in between
-
-    def on_body(self, piece: bytes) -> None:
-        self._pieces.append(piece)
-
-    def on_message_complete(self) -> None:
-        self._is_complete = self._has_head
-        self.is_usable = self._parser.should_keep_alive()
+            raise BrokenExchange("the answer ended too early")
+        self.answer.feed(data)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, Self, TypeVar
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from holdfast import api, errors
 from holdfast.client.asks import Ask, check_sendable, read_as
 from holdfast.errors import HoldfastError, PlaneUnavailable
+from holdfast.http1.answer import Reply, encoded
 from holdfast.locks.runtime import Runtime
 
 T = TypeVar("T")
@@ -48,7 +49,8 @@ class Plane:
         try:
             parts = urlsplit(url)
             if parts.scheme in {"http", "https"} and parts.hostname:
-                return cls(parts.scheme, parts.hostname, parts.port, parts.path.rstrip("/"), headers)
+                host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
+                return cls(parts.scheme, host, parts.port, quote(parts.path.rstrip("/"), safe="/%"), headers)
         except ValueError:
             pass
         raise errors.Invalid("the URL of the plane must look like http://127.0.0.1:7070")
@@ -62,17 +64,26 @@ class Plane:
     def usual_port(self) -> int:
         return 443 if self.scheme == "https" else 80
 
+    def encoded(self, ask: Ask[Any]) -> bytes:
+        """The request, as it is sent. Raises `Invalid` for what cannot be."""
+        return self._encoded(ask.method, ask.target(), ask.sent_headers(), ask.content())
+
+    def encoded_look(self, target: str) -> bytes:
+        return self._encoded("GET", target, {}, None)
+
+    def _encoded(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+        said = {"Host": self.authority, "Accept-Encoding": "identity", **self.headers, **headers}
+        lines = "".join([f"{name}: {value}\r\n" for name, value in said.items()])
+        return encoded(method, self.path + target, lines, body)
+
     def __str__(self) -> str:
         return f"{self.scheme}://{self.authority}"
 
 
-class Reply(NamedTuple):
-    """An answer, whoever fetched it."""
-
-    status: int
-    reason: str
-    retry_after: str
-    body: bytes
+def whole_lines(text: bytes) -> tuple[list[str], bytes]:
+    """The lines of a stream that have come to their end, and what is there of the next one."""
+    *lines, rest = text.split(b"\n")
+    return [line.decode().rstrip("\r") for line in lines], rest
 
 
 def read(ask: Ask[T], reply: Reply, plane: Plane) -> T:

@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast import api
+from holdfast.http1.answer import BrokenExchange
 from holdfast.locks.runtime import Runtime
-from holdfast.worker.http1 import Address, BrokenExchange
+from holdfast.worker.http1 import Address
 from holdfast.worker.wire import Commit, Prepare, Report, Withdraw
 
 CALL_S = 10.0
