@@ -88,6 +88,7 @@ class Link(asyncio.Protocol):
         self.answer = Answer()
         self._loop = loop
         self._transport: asyncio.Transport | None = None
+        self._poll: select.poll | None = None
         self._is_asked = False
         self._unread = 0
         self._news: asyncio.Future[None] | None = None
@@ -100,10 +101,11 @@ class Link(asyncio.Protocol):
     def is_silent(self) -> bool:
         """Whether nothing has come since the last answer: not even its end, as from a plane that was stopped. The loop may not
         have got to it yet."""
-        assert self._transport is not None
-        poll = select.poll()
-        poll.register(self._transport.get_extra_info("socket"), select.POLLIN)
-        return not poll.poll(0)
+        if self._poll is None:
+            assert self._transport is not None
+            self._poll = select.poll()
+            self._poll.register(self._transport.get_extra_info("socket"), select.POLLIN)
+        return not self._poll.poll(0)
 
     def send(self, request: bytes) -> None:
         assert self._transport is not None
