@@ -6,6 +6,7 @@ Celery and Dramatiq keep everything in the memory of a Redis that never writes t
 
 What is compared with goals is `submit_many`, a hundred jobs in a request, and a handler that is a
 coroutine in the worker's loop. The others have no such request: their own batches are loops as well.
+Singly means `submit`, from sixteen tasks of a loop, of which `AsyncClient` sends those of the same moment together.
 """
 
 from __future__ import annotations

@@ -62,6 +62,8 @@ class Ask(Generic[T]):
     """Doing it twice is doing it once."""
     tries_s: float = float("inf")
     """No other try begins so long after the first one: whoever asks has no more time."""
+    may_join: bool = False
+    """A job that may be submitted together with others."""
 
     def target(self) -> str:
         return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
@@ -96,7 +98,8 @@ def submit(
     document = msgspec.Raw(to_json(payload))
     new = api.NewJob(topic=topic, payload=document, idempotency_key=idempotency_key, **limits)
     headers, repeatable = said_by(actor) | _traced(), idempotency_key is not None
-    return post_ask("/v1/jobs", read_as(api.JobView), new, headers=headers, repeatable=repeatable)
+    alone = post_ask("/v1/jobs", read_as(api.JobView), new, headers=headers, repeatable=repeatable)
+    return replace(alone, may_join=True)
 
 
 def said_by(actor: str) -> dict[str, str]:
@@ -115,7 +118,7 @@ def submit_and_wait(
 ) -> Ask[api.JobView]:
     """The job when it has ended, or as it is after `wait_s`."""
     asked = submit(topic, payload, idempotency_key=idempotency_key, **limits)
-    return replace(asked, query=[("wait", str(wait_s))], answer_s=ANSWER_S + wait_s, tries_s=tries_s)
+    return replace(asked, query=[("wait", str(wait_s))], answer_s=ANSWER_S + wait_s, tries_s=tries_s, may_join=False)
 
 
 def submit_many(jobs: Sequence[api.NewJob], *, actor: str = "") -> Ask[Sequence[api.Submitted]]:

@@ -11,6 +11,7 @@ from holdfast import api
 from holdfast.api.runs import RunView
 from holdfast.client import asks, replies, run_asks
 from holdfast.client.async_connections import AsyncConnections
+from holdfast.client.together import Together
 from holdfast.client.verbs import Verbs
 from holdfast.client.waiting import PAUSE_S, SILENCE_S, Outage, Waiting, Watching, for_job, for_run, within
 from holdfast.core.states import TERMINAL
@@ -33,6 +34,7 @@ class AsyncClient(Verbs):
     ) -> None:
         self._plane = replies.Plane.at(url, api_key=api_key, tenant=tenant, actor=actor)
         self._connections = AsyncConnections(self._plane)
+        self._together = Together(self._ask_alone)
         self._runtime = runtime
         self._was_answered = False
 
@@ -48,6 +50,12 @@ class AsyncClient(Verbs):
 
     async def ask(self, ask: asks.Ask[T]) -> T:
         """The answer to a request that is given as a value."""
+        if ask.may_join:
+            joined: T = await self._together.submit(ask)
+            return joined
+        return await self._ask_alone(ask)
+
+    async def _ask_alone(self, ask: asks.Ask[T]) -> T:
         tries = replies.Tries(ask, self._runtime)
         while True:
             try:

@@ -113,21 +113,22 @@ def to_error(reply: Reply, plane: Plane, *, method: str = "GET") -> HoldfastErro
             # Not from a plane: a proxy's page, which says that there is none behind it now.
             return PlaneUnavailable(str(plane), reply.reason, applied=_perhaps(method))
         told = api.Problem(type="", title="", status=reply.status, code="", detail=reply.reason)
-    return _error(told, reply.retry_after)
+    return error(told, reply.retry_after)
 
 
-def _error(told: api.Problem, retry_after: str) -> HoldfastError:
+def error(told: api.Problem, retry_after: str = "") -> HoldfastError:
+    """The error that a problem tells of."""
     known = _CLASSES.get(told.code) or (errors.Invalid if 400 <= told.status < 500 else HoldfastError)
     # Past the class's own constructor: its sentence is already in the problem.
-    error = known.__new__(known, told.detail)
-    error.args = (told.detail or told.title,)
+    made = known.__new__(known, told.detail)
+    made.args = (told.detail or told.title,)
     values = {"status": told.status, "code": told.code or known.code, "retryable": told.retryable}
     values |= {"job_id": told.job_id, "current_fence": told.current_fence, "applied": None}
     values |= {"decided_by": told.decided_by, "decision": told.decision, "decided_at": told.decided_at}
     values["retry_after_s"] = float(retry_after) if retry_after.isdecimal() else 0.0
     for name, value in values.items():
-        setattr(error, name, value)
-    return error
+        setattr(made, name, value)
+    return made
 
 
 def _classes(root: type[HoldfastError]) -> Iterator[type[HoldfastError]]:
@@ -139,9 +140,9 @@ def _classes(root: type[HoldfastError]) -> Iterator[type[HoldfastError]]:
 _CLASSES = {known.code: known for known in _classes(HoldfastError) if known.__module__ == errors.__name__}
 
 
-def unreachable(plane: Plane, error: Exception, *, sent: bool = True, method: str = "GET") -> PlaneUnavailable:
+def unreachable(plane: Plane, why: Exception, *, sent: bool = True, method: str = "GET") -> PlaneUnavailable:
     applied = _perhaps(method) if sent else False
-    return PlaneUnavailable(str(plane), str(error) or type(error).__name__, applied=applied)
+    return PlaneUnavailable(str(plane), str(why) or type(why).__name__, applied=applied)
 
 
 def _perhaps(method: str) -> bool | None:
