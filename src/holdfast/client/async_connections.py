@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator
-from functools import cached_property
 from typing import Any
 
 from holdfast.client import replies
@@ -27,6 +26,9 @@ class AsyncConnections:
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
+        tls = ssl.create_default_context() if plane.scheme == "https" else None
+        port = plane.port or plane.usual_port
+        self._links = Links(plane.host, port, tls=tls, connect_s=ANSWER_S, keep_s=replies.KEEP_S)
         self._quick = asyncio.Semaphore(QUICK_MAX)
         self._patient = asyncio.Semaphore(PATIENT_MAX)
 
@@ -82,13 +84,6 @@ class AsyncConnections:
     def _unreachable(self, why: Exception, *, sent: bool = True, method: str = "GET") -> PlaneUnavailable:
         told = TimeoutError(TIMED_OUT) if isinstance(why, TimeoutError) else why
         return replies.unreachable(self._plane, told, sent=sent, method=method)
-
-    @cached_property
-    def _links(self) -> Links:
-        plane = self._plane
-        tls = ssl.create_default_context() if plane.scheme == "https" else None
-        port = plane.port or plane.usual_port
-        return Links(plane.host, port, tls=tls, connect_s=ANSWER_S, keep_s=replies.KEEP_S)
 
 
 def _begin_anew(patience: asyncio.Timeout, seconds: float) -> None:
