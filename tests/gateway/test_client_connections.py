@@ -8,8 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +40,7 @@ class Neighbour:
         self.connections = 0
         self.heard: list[bytes] = []
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._served: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -48,6 +49,7 @@ class Neighbour:
             while True:
                 connection, _ = self._listener.accept()
                 self.connections += 1
+                self._served = connection
                 with connection:
                     self._answer(connection)
 
@@ -62,6 +64,9 @@ class Neighbour:
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        if self._served is not None:
+            with suppress(OSError):
+                self._served.shutdown(socket.SHUT_RDWR)  # a client may keep it
         self._thread.join(20)
 
 
@@ -296,6 +301,30 @@ def test_threads_read_their_first_answers_at_the_same_time() -> None:
     assert subprocess.run([sys.executable, "-c", IN_THREADS], check=False).returncode == 0
 
 
+Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def in_conversation(serve: Conversation) -> AsyncIterator[AsyncConnections]:
+    """With a server that is no plane, and hears of the end of each connection."""
+    talks: list[asyncio.Task[None]] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await serve(reader, writer)
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+    listener = await asyncio.start_server(lambda *ends: talks.append(asyncio.create_task(talk(*ends))), "127.0.0.1", 0)
+    asked = AsyncConnections(plane_at(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"))
+    try:
+        yield asked
+    finally:
+        asked.close()
+        listener.close()
+        await asyncio.gather(*talks)
+
+
 async def test_caller_who_is_cancelled_hangs_up() -> None:
     """The plane must not go on waiting for somebody who does not."""
     heard, hung_up = asyncio.Event(), asyncio.Event()
@@ -306,10 +335,8 @@ async def test_caller_who_is_cancelled_hangs_up() -> None:
         with suppress(ConnectionError):
             await reader.read()
         hung_up.set()
-        writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        asked = AsyncConnections(plane_at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+    async with in_conversation(serve) as asked:
         asking = asyncio.create_task(asked.request(DO))
         await asyncio.wait_for(heard.wait(), 20)
         asking.cancel()
@@ -325,12 +352,11 @@ async def test_those_who_wait_for_something_to_happen_keep_nobody_from_asking(mo
         head = await reader.readuntil(b"\r\n\r\n")
         if b"wait" in head:
             waiting += 1
-            await reader.read()
+            with suppress(ConnectionError):
+                await reader.read()
         writer.write(OK)
-        writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        asked = AsyncConnections(plane_at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+    async with in_conversation(serve) as asked:
         patient = replace(get_ask("/v1/thing?wait=30", bytes), answer_s=40.0)
         waits = [asyncio.create_task(asked.request(patient)) for _ in range(3)]
         while waiting < 2:
@@ -341,4 +367,21 @@ async def test_those_who_wait_for_something_to_happen_keep_nobody_from_asking(mo
         for wait in waits:
             wait.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
+
+
+async def test_closing_ends_a_stream() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n3\r\na\nb\r\n"
+        )
+        with suppress(ConnectionError):
+            await reader.read()
+
+    async with in_conversation(serve) as asked:
+        lines = asked.stream("/v1/events", silence_s=20)
+        assert await anext(lines) == "a"
         asked.close()
+
+        with pytest.raises(errors.PlaneUnavailable):
+            await anext(lines)

@@ -73,7 +73,7 @@ class AsyncConnections:
         except (TimeoutError, BrokenExchange) as why:
             raise self._unreachable(why) from why
         finally:
-            link.drop()
+            self._links.end(link)
 
     async def _take(self) -> Link:
         try:

@@ -33,17 +33,19 @@ class Links:
         self._closed = False
 
     async def take(self) -> Link:
-        """A connection, for one exchange. Raises `OSError`, and `BrokenExchange` after `close`: nothing was sent."""
+        """A connection, for `ask`, or until its `end`. Raises `OSError`, and `BrokenExchange` after `close`: nothing was sent."""
         loop = asyncio.get_running_loop()
         while self._idle:
             link, since = self._idle.pop()
             if link.is_usable and loop.time() - since < self._keep_s and link.is_silent():
+                self._busy.add(link)
                 return link
             link.drop()
         if self._closed:
             raise BrokenExchange("the link was closed")
         async with asyncio.timeout(self._connect_s):
             _, link = await loop.create_connection(lambda: Link(loop), self._host, self._port, ssl=self._tls)
+        self._busy.add(link)
         return link
 
     async def ask(self, link: Link, request: bytes, *, heard: Callable[[], None] | None = None) -> Reply:
@@ -53,7 +55,6 @@ class Links:
         A caller who is cancelled or out of time cuts the connection: the server hears that nobody
         waits for the answer any more.
         """
-        self._busy.add(link)
         try:
             link.send(request)
             while not link.answer.is_complete:
@@ -62,16 +63,20 @@ class Links:
                     heard()
         except BaseException:
             # The answer may still come, and would be taken for the next request's.
-            link.drop()
+            self.end(link)
             raise
-        finally:
-            self._busy.discard(link)
         reply = link.answer.reply()
         if link.is_usable and not self._closed:
+            self._busy.discard(link)
             self._idle.append((link, asyncio.get_running_loop().time()))
         else:
-            link.drop()
+            self.end(link)
         return reply
+
+    def end(self, link: Link) -> None:
+        """One that was taken is not used again."""
+        self._busy.discard(link)
+        link.drop()
 
     def close(self) -> None:
         """Drop every connection; whoever still waits for an answer gets `BrokenExchange`."""
