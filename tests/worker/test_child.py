@@ -86,6 +86,11 @@ async def close_streams(job: Job):
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         stream.close()
 
+@worker.task("signal.sync")
+def signal_itself(job: SyncJob):
+    os.kill(os.getpid(), signal.SIGRTMIN + 3)
+    time.sleep(60)
+
 @worker.task("print.sync")
 def print_all(job: SyncJob):
     with open(os.devnull) as file:
@@ -182,6 +187,11 @@ async def test_handler_that_has_left_its_process_group_is_killed_all_the_same(ch
         child.kill()
         with pytest.raises(ChildDied):
             await running
+
+
+async def test_child_that_is_killed_by_a_signal_without_a_name_is_seen_to_be_dead(child: Child) -> None:
+    with pytest.raises(ChildDied, match=f"killed by signal {signal.SIGRTMIN + 3}"):
+        await told(child, "signal.sync")
 
 
 @pytest.mark.parametrize("topic", ["close.sync", "close.streams"])

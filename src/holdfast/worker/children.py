@@ -33,8 +33,15 @@ class ChildDied(Exception):
     """It is dead and reaped."""
 
     def __init__(self, code: int) -> None:
-        ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        ended = f"was killed by {_signal(-code)}" if code < 0 else f"exited with {code}"
         super().__init__(f"the process that ran the handler {ended}")
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most of the real-time ones have no name
+        return f"signal {number}"
 
 
 class Child(asyncio.Protocol):
