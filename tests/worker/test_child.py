@@ -86,6 +86,22 @@ async def close_streams(job: Job):
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         stream.close()
 
+class Tee:
+    def __init__(self, stream):
+        self.stream = stream
+    def write(self, text):
+        return self.stream.write(text)
+    def flush(self):
+        self.stream.flush()
+
+@worker.task("redirect.sync")
+def redirect(job: SyncJob):
+    sys.stdout = Tee(sys.stdout)
+
+@worker.task("delete.sync")
+def delete(job: SyncJob):
+    del sys.stdin, sys.stdout
+
 @worker.task("signal.sync")
 def signal_itself(job: SyncJob):
     os.kill(os.getpid(), signal.SIGRTMIN + 3)
@@ -194,7 +210,7 @@ async def test_child_that_is_killed_by_a_signal_without_a_name_is_seen_to_be_dea
         await told(child, "signal.sync")
 
 
-@pytest.mark.parametrize("topic", ["close.sync", "close.streams"])
+@pytest.mark.parametrize("topic", ["close.sync", "close.streams", "delete.sync", "redirect.sync"])
 async def test_a_handler_that_closes_the_standard_streams_does_not_take_them_from_the_next(
     tmp_path: Path, topic: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

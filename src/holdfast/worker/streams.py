@@ -24,8 +24,8 @@ class Streams:
         for number, (name, kept) in enumerate(zip(_NAMES, self._kept, strict=True)):
             if not _is_open(number) and _is_open(kept):
                 os.dup2(kept, number)
-            stream = getattr(sys, name)
-            if stream is None or stream.closed:
+            stream = getattr(sys, name, None)
+            if stream is None or getattr(stream, "closed", False):  # what it was redirected to need not have this word
                 mode = "r" if number == 0 else "w"
                 # Read and written as Python itself does; errors go out at once, whatever comes next.
                 buffering = 1 if name == "stderr" or os.isatty(number) else -1
