@@ -107,6 +107,14 @@ def signal_itself(job: SyncJob):
     os.kill(os.getpid(), signal.SIGRTMIN + 3)
     time.sleep(60)
 
+@worker.task("write.sync")
+def write(job: SyncJob):
+    for number in range(3, 64):
+        try:
+            os.write(number, b"hello")
+        except OSError:
+            pass
+
 @worker.task("print.sync")
 def print_all(job: SyncJob):
     with open(os.devnull) as file:
@@ -208,6 +216,11 @@ async def test_handler_that_has_left_its_process_group_is_killed_all_the_same(ch
 async def test_child_that_is_killed_by_a_signal_without_a_name_is_seen_to_be_dead(child: Child) -> None:
     with pytest.raises(ChildDied, match=f"killed by signal {signal.SIGRTMIN + 3}"):
         await told(child, "signal.sync")
+
+
+async def test_child_whose_handler_writes_between_the_words_to_the_supervisor_is_killed(child: Child) -> None:
+    with pytest.raises(ChildDied, match="SIGKILL"):
+        await told(child, "write.sync")
 
 
 @pytest.mark.parametrize("topic", ["close.sync", "close.streams", "delete.sync", "redirect.sync"])

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from holdfast.worker.errors import BrokenWorker
-from holdfast.worker.wire import Ask, Begin, Broken, CancelWork, Done, Frames, Order, Ready, Work, frame, word
+from holdfast.worker.wire import Ask, Begin, Broken, CancelWork, Done, Frames, Order, Ready, Word, Work, frame, word
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -143,22 +143,23 @@ class Child(asyncio.Protocol):
             await asyncio.shield(self._reaped)
 
     def data_received(self, data: bytes) -> None:
-        for body in self._frames.feed(data):
-            try:
-                said = word(body)
-            except msgspec.DecodeError:  # something else wrote to its descriptor
-                self.kill()
-                return
-            match said:
-                case Done() if self._done is not None and not self._done.done():
-                    self._end_patience()
-                    self._done.set_result(said)
-                case Ask() if self._asked is not None:
-                    self._asked(said)
-                case Ready() if not self._ready.done():
-                    self._ready.set_result(said)
-                case Broken() if not self._ready.done():
-                    self._ready.set_exception(BrokenWorker(said.reason))
+        try:
+            for body in self._frames.feed(data):
+                self._hear(word(body))
+        except msgspec.DecodeError:  # something else wrote to its descriptor
+            self.kill()
+
+    def _hear(self, said: Word) -> None:
+        match said:
+            case Done() if self._done is not None and not self._done.done():
+                self._end_patience()
+                self._done.set_result(said)
+            case Ask() if self._asked is not None:
+                self._asked(said)
+            case Ready() if not self._ready.done():
+                self._ready.set_result(said)
+            case Broken() if not self._ready.done():
+                self._ready.set_exception(BrokenWorker(said.reason))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._connected = True
