@@ -13,11 +13,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from holdfast.worker.errors import BrokenWorker
+from holdfast.worker.undertaker import Undertaker
 from holdfast.worker.wire import Ask, Begin, Broken, CancelWork, Done, Frames, Order, Ready, Word, Work, frame, word
 
 logger = logging.getLogger("holdfast.worker")
@@ -130,6 +132,9 @@ class Child(asyncio.Protocol):
     def usable(self) -> bool:
         return self._connected and not self.used_up and not self._reaped.done()
 
+    def when_reaped(self, then: Callable[[], None]) -> None:
+        self._reaped.add_done_callback(lambda _: then())
+
     async def close(self, *, at_once: bool = False) -> None:
         """Let it end, or make it; then reap it."""
         self._transport.close()
@@ -216,6 +221,7 @@ class Children:
         self._starting = 0
         self._waiting: deque[asyncio.Future[Child]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._undertaker = Undertaker()
         self._closing = False
 
     async def start(self) -> None:
@@ -253,6 +259,7 @@ class Children:
         idle = set(self._idle)
         await asyncio.gather(*(child.close(at_once=child not in idle) for child in list(self._all)))
         self._all.clear()
+        self._undertaker.close()
 
     def _spawn(self) -> None:
         self._starting += 1
@@ -263,6 +270,7 @@ class Children:
         self._all.add(child)
         try:
             await child.start(self._target)
+            await self._have_watched(child)
         except BaseException as error:
             self._all.discard(child)
             if not isinstance(error, Exception):
@@ -274,6 +282,15 @@ class Children:
         finally:
             self._starting -= 1
         self._offer(child)
+
+    async def _have_watched(self, child: Child) -> None:
+        """Before it is given a job: what that starts must not outlive this process either."""
+        try:
+            self._undertaker.watch(child.pid)
+        except OSError:
+            await child.close(at_once=True)
+            raise
+        child.when_reaped(partial(self._undertaker.forget, child.pid))
 
     def _offer(self, child: Child) -> None:
         if waiting := self._next_waiting():
