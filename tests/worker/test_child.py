@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -211,6 +212,35 @@ async def test_handler_that_has_left_its_process_group_is_killed_all_the_same(ch
         child.kill()
         with pytest.raises(ChildDied):
             await running
+
+
+async def test_child_of_a_process_that_may_open_few_files_works(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    file = tmp_path / "odd.py"
+    file.write_text(f"import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (48, {hard}))\n{SOURCE}")
+    child = Child()
+    await child.start(f"{file}:worker")
+    done, _ = await told(child, "close.sync")
+    await child.close(at_once=True)
+
+    assert (done.outcome, soft > 48) == ("succeeded", True)
+
+
+async def test_child_whose_end_nobody_waits_for_is_seen_to_be_dead(tmp_path: Path) -> None:
+    """Whoever has started the worker may have it ignore SIGCHLD: the kernel then reaps by itself."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        async with started(tmp_path) as child:
+            os.kill(child.pid, signal.SIGSTOP)
+            running = child.run(work("wait"), lambda ask: None)
+            os.kill(child.pid, signal.SIGKILL)
+            while Path(f"/proc/{child.pid}").exists():
+                pass  # and the loop has not heard of it
+            child.kill()
+            with pytest.raises(ChildDied):
+                await running
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 async def test_child_that_is_killed_by_a_signal_without_a_name_is_seen_to_be_dead(child: Child) -> None:

@@ -122,7 +122,8 @@ class Child(asyncio.Protocol):
                 self.used_up = True
                 with suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
-                os.kill(self._process.pid, signal.SIGKILL)  # a handler may have put it into another group
+                with suppress(ProcessLookupError):  # where SIGCHLD is ignored, the kernel has reaped it already
+                    os.kill(self._process.pid, signal.SIGKILL)  # a handler may have put it into another group
 
     @property
     def pid(self) -> int:

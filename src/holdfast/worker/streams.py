@@ -33,14 +33,20 @@ class Streams:
 
 
 def _copy(number: int) -> int:
+    if _is_open(number):
+        return _duplicate(number)
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return _duplicate(nothing)
+    finally:
+        os.close(nothing)
+
+
+def _duplicate(number: int) -> int:
     try:
         return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _ABOVE)
-    except OSError:
-        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            return fcntl.fcntl(nothing, fcntl.F_DUPFD_CLOEXEC, _ABOVE)
-        finally:
-            os.close(nothing)
+    except OSError:  # this process may not have that many
+        return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, len(_NAMES))
 
 
 def _is_open(number: int) -> bool:
