@@ -14,6 +14,7 @@ import httptools
 
 CONNECTIONS_MAX = 32
 CONNECT_S = 2.0
+FINAL = 200
 
 
 class BrokenExchange(Exception):
@@ -133,6 +134,8 @@ class _Connection(asyncio.Protocol):
         self._body.append(piece)
 
     def on_message_complete(self) -> None:
+        if self._parser.get_status_code() < FINAL:
+            return  # a word on the way: the answer comes after it
         self.usable = self.usable and self._parser.should_keep_alive()
         reply = Reply(self._parser.get_status_code(), b"".join(self._body))
         self._body.clear()
