@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from holdfast.core.freeze import Frozen
 from holdfast.core.record import Kind, Record
 from holdfast.core.schedule import Overlap, Schedule, due_ticks, schedule_from, schedule_record
-from holdfast.errors import Conflict, StoreUnavailable, TooMany
+from holdfast.errors import Conflict, Invalid, StoreUnavailable, TooMany
 from holdfast.flow.fire import Starts, fire, last_lives
 from holdfast.flow.freeze import LiveFreezes
 from holdfast.flow.submit import Submitter
@@ -57,7 +57,7 @@ class Timetable(Loop):
                 await self._look_after(schedule_from(record), frozen)
             except StoreUnavailable:
                 raise
-            except Exception as error:  # noqa: BLE001  (it cannot be read here, or its time zone is not known, or …)
+            except Exception as error:  # noqa: BLE001  (it cannot be read here, or …)
                 self.log_failed(record, error)
                 await self._defer(replace(record, version=record.version + 1))
 
@@ -69,10 +69,10 @@ class Timetable(Loop):
 
     async def _obey(self, schedule: Schedule) -> None:
         lives = schedule.overlap is Overlap.SKIP and await last_lives(schedule, store=self._store)
-        due = due_ticks(schedule, now=self._store.now(), last_lives=lives)
         try:
+            due = due_ticks(schedule, now=self._store.now(), last_lives=lives)
             fired = await fire(schedule, due, store=self._store, submitter=self._submitter, runs=self._runs)
-        except (TooMany, Conflict, LockError) as error:
+        except (Invalid, TooMany, Conflict, LockError) as error:
             # Its next tick is in the past by now: whoever looks at it is to see why.
             await self._defer(schedule_record(replace(schedule, last_error=f"{error.code}: {error}")))
             return

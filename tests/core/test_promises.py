@@ -79,7 +79,7 @@ def test_settings_that_break_a_promise_are_named(part: str, values: dict[str, st
     [(0.1, 0.0, None), (-0.4, 0.1, None), (0.7, 0.3, None), (-3.0, 0.1, "warning"), (60.0, 0.1, "broken")],
 )
 def test_clock_is_judged_only_by_what_is_sure(ahead_s: float, unsure_s: float, severity: str | None) -> None:
-    found = judge_clock("store", ahead_s=ahead_s, unsure_s=unsure_s)
+    found = judge_clock("store", ahead_s=ahead_s, unsure_s=unsure_s, fix="set it")
 
     assert [one.severity for one in found] == ([] if severity is None else [Severity(severity)])
 

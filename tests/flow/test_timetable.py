@@ -324,6 +324,7 @@ async def test_schedule_that_cannot_be_obeyed_here_does_not_keep_others_waiting(
         assert len(await jobs(stage)) == 1
         assert stage.counted("schedule_ticks", outcome="deferred") > 0
         assert (await schedule_now(stage, "a")).next_at == lost.next_at
+        assert "zone" in (await schedule_now(stage, "a")).last_error
 
 
 @undelivered

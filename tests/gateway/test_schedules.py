@@ -48,6 +48,23 @@ async def test_trigger_submits_now_also_while_paused(served: Served) -> None:
     assert len((await served.client.list()).items) == 1
 
 
+async def test_schedule_whose_zone_is_not_known_here_is_shown_and_obeys_a_trigger(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plane has moved to a machine with another time zone database."""
+    await served.client.add_schedule(daily("lost"))
+    await served.client.add_schedule(daily("other", cron="", zone="UTC", every_s=3600))
+    monkeypatch.setattr("holdfast.core.schedule.ZoneInfo", {}.__getitem__)
+
+    assert [one.name for one in (await served.client.schedules()).items] == ["lost", "other"]
+    assert (await served.client.schedule("lost")).upcoming == []
+    assert (await served.client.trigger_schedule("lost")).last
+    assert len((await served.client.list()).items) == 1
+    await served.client.pause_schedule("lost")
+    with pytest.raises(errors.Invalid, match="zone"):
+        await served.client.resume_schedule("lost")
+
+
 async def test_trigger_starts_one_run_though_the_schedule_changes_meanwhile(served: Served) -> None:
     """The run is started before the schedule is written, and whoever tries that again must not start another one."""
     await served.client.apply_workflow(

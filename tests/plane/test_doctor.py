@@ -21,7 +21,7 @@ from holdfast.core.inspection import Aspect, Files, Inspection, Replicas, Sync, 
 from holdfast.core.promises import judge
 from holdfast.core.topic import Topics
 from holdfast.errors import BusUnavailable, StoreUnavailable
-from holdfast.locks.runtime import SYSTEM
+from holdfast.locks.runtime import SYSTEM, Runtime
 from holdfast.ops.doctor import examine
 from holdfast.stores import inspect_store, open_store
 from holdfast.stores.postgres.inspect import _replicas, _sync, _writes
@@ -29,6 +29,7 @@ from holdfast.stores.redis.inspect import _eviction as redis_eviction
 from holdfast.stores.redis.inspect import _replicas as redis_replicas
 from holdfast.stores.redis.inspect import _sync as redis_sync
 from holdfast.stores.sqlite.inspect import file_system_of
+from plane.jobs import ManualRuntime
 from plane.nats_buses import NAMES, nats_bus, nats_running
 from plane.postgres_schemas import server_url
 
@@ -40,8 +41,8 @@ MOUNTS = """\
 """
 
 
-async def make(url: str) -> None:
-    store = open_store(url, topics=Topics(), runtime=SYSTEM)
+async def make(url: str, runtime: Runtime = SYSTEM) -> None:
+    store = open_store(url, topics=Topics(), runtime=runtime)
     await store.open()
     await store.close()
 
@@ -56,6 +57,27 @@ async def test_sqlite_is_asked_on_the_connection_that_writes(tmp_path: Path) -> 
     assert found.store.value(Aspect.SYNC) == Sync.COMMIT
     assert found.store.settings["journal_mode"] == "wal"
     assert dict(found.survivals)["power loss of the store's machine"] == "everything that was acknowledged"
+
+
+async def test_clock_of_a_host_that_was_set_after_its_plane_had_started_is_told(tmp_path: Path) -> None:
+    """As where a machine comes up hours behind, and its time service is slower than the plane."""
+    url, clock = f"sqlite:///{tmp_path}/plane.db", ManualRuntime()
+    await make(url, clock)
+    before = await examine(Settings(store=url), runtime=clock)
+    clock.wall_s += 8 * 3600
+    after = await examine(Settings(store=url), runtime=clock)
+    clock.boot = "boot-2"
+    rebooted = await examine(Settings(store=url), runtime=clock)
+
+    told = [[one.fix for one in found.ailments if one.code == "clock-skew"] for found in (before, after, rebooted)]
+    assert (told[0], told[2]) == ([], [])
+    assert "boot it again" in told[1][0]
+
+
+async def test_file_without_a_plane_has_no_clock(tmp_path: Path) -> None:
+    (tmp_path / "plane.db").touch()
+
+    assert (await inspect_store(f"sqlite:///{tmp_path}/plane.db", runtime=SYSTEM, timeout_s=2)).clock is None
 
 
 async def test_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import signal
+import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -162,6 +163,14 @@ def die_once(job: SyncJob) -> int:
     if job.attempt == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return job.attempt
+
+
+@worker.task("long-lease.tool")
+def tool(job: SyncJob) -> None:
+    with subprocess.Popen(["/bin/sleep", "60"]) as process, Path(job.payload["file"]).open("a") as file:
+        file.write(f"tool {process.pid} {job.attempt}\n")
+        file.flush()
+        process.wait()
 
 
 @worker.task("sleep")

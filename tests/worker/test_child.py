@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -85,6 +86,35 @@ def close(job: SyncJob):
 async def close_streams(job: Job):
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         stream.close()
+
+class Tee:
+    def __init__(self, stream):
+        self.stream = stream
+    def write(self, text):
+        return self.stream.write(text)
+    def flush(self):
+        self.stream.flush()
+
+@worker.task("redirect.sync")
+def redirect(job: SyncJob):
+    sys.stdout = Tee(sys.stdout)
+
+@worker.task("delete.sync")
+def delete(job: SyncJob):
+    del sys.stdin, sys.stdout
+
+@worker.task("signal.sync")
+def signal_itself(job: SyncJob):
+    os.kill(os.getpid(), signal.SIGRTMIN + 3)
+    time.sleep(60)
+
+@worker.task("write.sync")
+def write(job: SyncJob):
+    for number in range(3, 64):
+        try:
+            os.write(number, b"hello")
+        except OSError:
+            pass
 
 @worker.task("print.sync")
 def print_all(job: SyncJob):
@@ -184,7 +214,46 @@ async def test_handler_that_has_left_its_process_group_is_killed_all_the_same(ch
             await running
 
 
-@pytest.mark.parametrize("topic", ["close.sync", "close.streams"])
+async def test_child_of_a_process_that_may_open_few_files_works(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    file = tmp_path / "odd.py"
+    file.write_text(f"import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (48, {hard}))\n{SOURCE}")
+    child = Child()
+    await child.start(f"{file}:worker")
+    done, _ = await told(child, "close.sync")
+    await child.close(at_once=True)
+
+    assert (done.outcome, soft > 48) == ("succeeded", True)
+
+
+async def test_child_whose_end_nobody_waits_for_is_seen_to_be_dead(tmp_path: Path) -> None:
+    """Whoever has started the worker may have it ignore SIGCHLD: the kernel then reaps by itself."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        async with started(tmp_path) as child:
+            os.kill(child.pid, signal.SIGSTOP)
+            running = child.run(work("wait"), lambda ask: None)
+            os.kill(child.pid, signal.SIGKILL)
+            while Path(f"/proc/{child.pid}").exists():
+                pass  # and the loop has not heard of it
+            child.kill()
+            with pytest.raises(ChildDied):
+                await running
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+async def test_child_that_is_killed_by_a_signal_without_a_name_is_seen_to_be_dead(child: Child) -> None:
+    with pytest.raises(ChildDied, match=f"killed by signal {signal.SIGRTMIN + 3}"):
+        await told(child, "signal.sync")
+
+
+async def test_child_whose_handler_writes_between_the_words_to_the_supervisor_is_killed(child: Child) -> None:
+    with pytest.raises(ChildDied, match="SIGKILL"):
+        await told(child, "write.sync")
+
+
+@pytest.mark.parametrize("topic", ["close.sync", "close.streams", "delete.sync", "redirect.sync"])
 async def test_a_handler_that_closes_the_standard_streams_does_not_take_them_from_the_next(
     tmp_path: Path, topic: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.worker import EffectUnknown, Fatal, LeaseLost
 from holdfast.worker.ending import ended
-from holdfast.worker.wire import Done
+from holdfast.worker.wire import VALUE_BYTES_MAX, Done
 
 
 async def ended_in_group(*errors: BaseException) -> Done:
@@ -42,6 +42,13 @@ def test_error_without_words_is_told_by_its_line() -> None:
     assert done.error is not None
     assert done.error["code"] == "MemoryError"
     assert done.error["message"].startswith("(test_ending.py:")
+
+
+def test_result_that_no_plane_takes_does_not_leave_the_handlers_process() -> None:
+    done = ended(lambda: "x" * VALUE_BYTES_MAX)
+
+    assert done.error is not None
+    assert (done.result, done.error["code"], done.retryable) == (b"null", "result-refused", False)
 
 
 async def test_errors_in_a_task_group_are_all_told() -> None:

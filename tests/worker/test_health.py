@@ -40,11 +40,21 @@ async def asked(supervisor: Supervisor, path: str) -> tuple[int, str]:
     return reply.status_code, reply.text
 
 
+async def said(supervisor: Supervisor, words: bytes) -> bytes:
+    """The first line of what it makes of words that need not be HTTP."""
+    reader, writer = await asyncio.open_connection(*supervisor.health.split(":"))
+    writer.write(words)
+    line = await reader.readline()
+    writer.close()
+    return line.strip()
+
+
 async def test_worker_that_takes_work_is_ready_and_one_that_drains_is_not(tmp_path: Path) -> None:
     async with plane(tmp_path) as url, a_worker(url).running() as supervisor:
         assert await asked(supervisor, "/livez") == (200, "alive\n")
         assert await asked(supervisor, "/readyz") == (200, "ready\n")
         assert (await asked(supervisor, "/metrics"))[0] == 404
+        assert await said(supervisor, b"hello\r\n\r\n") == b"HTTP/1.1 404 Not Found"
         supervisor.drain()
 
         assert await asked(supervisor, "/readyz") == (503, "draining: it takes nothing more\n")

@@ -69,6 +69,15 @@ async def test_connection_is_kept() -> None:
     assert b"\r\nAuthorization: Bearer key\r\n" in server.requests[0]
 
 
+@pytest.mark.parametrize("first", ["100 Continue", "103 Early Hints\r\nLink: </x>"])
+async def test_word_that_comes_before_the_answer_is_none(first: str) -> None:
+    """A proxy may send some unasked, and has not heard the plane yet."""
+    async with served(lambda _: f"HTTP/1.1 {first}\r\n\r\n".encode() + OK) as (server, address):
+        assert [await post(address), await post(address)] == [Reply(200, b"ok", "OK"), Reply(200, b"ok", "OK")]
+
+    assert server.connections == 1
+
+
 async def test_answer_in_chunks_and_a_connection_that_is_not_to_be_kept() -> None:
     chunked = b"HTTP/1.1 409 No\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n1\r\nn\r\n1\r\no\r\n0\r\n\r\n"
     async with served(lambda _: chunked) as (server, address):

@@ -90,6 +90,41 @@ async def test_killed_worker_takes_its_children_along_and_its_successor_hands_ov
     assert (job["state"], job["attempts"]) == ("SUCCEEDED", 2)
 
 
+@pytest.mark.parametrize("undertakers", [1, 2])
+async def test_killed_worker_takes_along_what_its_handlers_have_started(tmp_path: Path, undertakers: int) -> None:
+    """Also if the process that sees to it was killed before: the next child brings another one."""
+    file = tmp_path / "marks"
+    async with plane(tmp_path) as url, connected(url) as client:
+        async with worker_process(url, slots=1) as first:
+            await client.run("echo")
+            if undertakers > 1:
+                os.kill(undertaker_of(first.pid), signal.SIGKILL)
+                await client.run("die-once", {"file": str(tmp_path / "died")})
+            await client.submit("long-lease.tool", {"file": str(file)})
+            [[_, tool, _]] = await wait_marked(file, "tool")
+            first.kill()
+            await first.wait()
+        async with asyncio.timeout(10):
+            while runs(int(tool)):
+                await asyncio.sleep(0.01)
+
+
+async def test_worker_that_ends_takes_its_undertaker_along(tmp_path: Path) -> None:
+    async with plane(tmp_path) as url, connected(url) as client, worker_process(url, slots=1) as first:
+        await client.run("echo")
+        undertaker = undertaker_of(first.pid)
+        first.terminate()
+        await first.wait()
+
+    assert not runs(undertaker)
+
+
+def undertaker_of(worker: int) -> int:
+    children = Path(f"/proc/{worker}/task/{worker}/children").read_text().split()
+    [one] = [int(pid) for pid in children if b"undertaker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return one
+
+
 async def test_living_namesake_keeps_its_jobs(tmp_path: Path) -> None:
     file = tmp_path / "marks"
     async with plane(tmp_path) as url, connected(url) as client:

@@ -86,6 +86,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """Others that are worth showing."""
     clock: float | None = None
     """What it takes for the time, in seconds since the epoch; None: it does not say, or has no clock of its own."""
+    clock_fix: str = "run a time service (chrony, systemd-timesyncd) on both, and look at its offset"
+    """What to do where that is not this machine's time."""
 
     def value(self, aspect: Aspect) -> str:
         """Of one aspect; empty where it does not apply."""

@@ -101,7 +101,7 @@ def judge(part: Part, found: Inspection) -> list[Ailment]:
     ]
 
 
-def judge_clock(part: Part, *, ahead_s: float, unsure_s: float) -> list[Ailment]:
+def judge_clock(part: Part, *, ahead_s: float, unsure_s: float, fix: str) -> list[Ailment]:
     """Of a clock that is ahead of this machine's (or behind, below 0), as well as it could be measured."""
     skew_s = max(0.0, abs(ahead_s) - unsure_s)
     if skew_s < SKEW_WARNED_S:
@@ -112,9 +112,9 @@ def judge_clock(part: Part, *, ahead_s: float, unsure_s: float) -> list[Ailment]
             severity=Severity.BROKEN if skew_s >= SKEW_REFUSED_S else Severity.WARNING,
             about=part,
             summary=f"the clock of the {part} is {'ahead of' if ahead_s > 0 else 'behind'} this machine's by {skew_s:.1f} s "
-            "or more: after a failover fences grow only if clocks differ by less than it took (P1)",
+            "or more: schedules go by the store's, and after a failover fences grow only if clocks differ by less than it took (P1)",
             evidence=f"measured {ahead_s:+.3f} s, sure to {unsure_s:.3f} s",
-            fix="run a time service (chrony, systemd-timesyncd) on both, and look at its offset",
+            fix=fix,
         )
     ]
 

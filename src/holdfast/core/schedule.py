@@ -160,10 +160,6 @@ def _check_cron(schedule: Schedule) -> None:
     if len(schedule.cron.split()) != CRON_FIELDS:
         raise Invalid("cron takes five fields: minute, hour, day of the month, month, day of the week")
     try:
-        ZoneInfo(schedule.zone)
-    except (KeyError, ValueError, OSError):
-        raise Invalid("zone must be a name of the IANA time zone database, such as Europe/Berlin") from None
-    try:
         next(ticks_after(schedule, schedule.created_at))
     except CronSimError as error:
         raise Invalid(f"cron: {error}; it takes minute, hour, day of the month, month, day of the week") from None
@@ -172,13 +168,20 @@ def _check_cron(schedule: Schedule) -> None:
 
 
 def ticks_after(schedule: Schedule, moment: float) -> Iterator[float]:
-    """Its ticks after `moment`, in order."""
+    """Its ticks after `moment`, in order. Raises `Invalid` where its time zone is not known: another machine knew it."""
     if schedule.every_s:
         return _beats(schedule, moment)
     # A clock that is set forward skips no time of day, and one that is set back repeats none. With a * for minute or
     # hour, ticks go by the time that passes: those are Debian's rules.
-    start = datetime.fromtimestamp(math.floor(moment), ZoneInfo(schedule.zone))
+    start = datetime.fromtimestamp(math.floor(moment), _zone(schedule))
     return (tick.timestamp() for tick in CronSim(schedule.cron, start))
+
+
+def _zone(schedule: Schedule) -> ZoneInfo:
+    try:
+        return ZoneInfo(schedule.zone)
+    except (KeyError, ValueError, OSError):
+        raise Invalid("zone must be a name of the IANA time zone database, such as Europe/Berlin") from None
 
 
 def _beats(schedule: Schedule, moment: float) -> Iterator[float]:

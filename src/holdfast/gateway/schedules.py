@@ -187,13 +187,20 @@ def _view(schedule: Schedule, now: float, *, upcoming: int) -> ScheduleView:
         run=None if schedule.run is None else _as(schedule.run, ScheduledRun),
         paused=schedule.paused,
         next_at=None if schedule.paused else schedule.next_at,
-        upcoming=[] if schedule.paused else list(itertools.islice(ticks_after(schedule, now), upcoming)),
+        upcoming=[] if schedule.paused else _upcoming(schedule, now, upcoming),
         last_at=schedule.last_at,
         last=schedule.last,
         last_error=schedule.last_error,
         created_at=schedule.created_at,
         version=schedule.version,
     )
+
+
+def _upcoming(schedule: Schedule, now: float, count: int) -> list[float]:
+    try:
+        return list(itertools.islice(ticks_after(schedule, now), count))
+    except Invalid:  # its time zone is not known here: whoever looks is to see the rest, and `last_error`
+        return []
 
 
 _TAGS = ("schedules",)

@@ -32,11 +32,11 @@ class Answer:
         self._parser = httptools.HttpResponseParser(self)
         self.may_follow = True
         """Whether the connection may be used again, once the answer is complete."""
+        self.reason = self.retry_after = self.content_type = ""
         self.expect()
 
     def expect(self) -> None:
         """A request goes out."""
-        self.reason = self.retry_after = self.content_type = ""
         self.has_head = self.is_complete = False
         self._pieces: list[bytes] = []
 
@@ -63,6 +63,7 @@ class Answer:
     def on_message_begin(self) -> None:
         if self.is_complete:
             raise BrokenExchange("an answer to nothing that was asked")
+        self.reason = self.retry_after = self.content_type = ""
 
     def on_status(self, reason: bytes) -> None:
         self.reason += reason.decode("latin-1")

@@ -69,4 +69,5 @@ async def _timed(
     heard = runtime.wall_us() / 1e6
     if found is None or found.clock is None:
         return found, []
-    return found, judge_clock(part, ahead_s=found.clock - (asked + heard) / 2, unsure_s=(heard - asked) / 2)
+    ahead_s, unsure_s = found.clock - (asked + heard) / 2, (heard - asked) / 2
+    return found, judge_clock(part, ahead_s=ahead_s, unsure_s=unsure_s, fix=found.clock_fix)

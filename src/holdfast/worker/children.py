@@ -13,12 +13,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from holdfast.worker.errors import BrokenWorker
-from holdfast.worker.wire import Ask, Begin, Broken, CancelWork, Done, Frames, Order, Ready, Work, frame, word
+from holdfast.worker.undertaker import Undertaker
+from holdfast.worker.wire import Ask, Begin, Broken, CancelWork, Done, Frames, Order, Ready, Word, Work, frame, word
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -33,8 +35,15 @@ class ChildDied(Exception):
     """It is dead and reaped."""
 
     def __init__(self, code: int) -> None:
-        ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        ended = f"was killed by {_signal(-code)}" if code < 0 else f"exited with {code}"
         super().__init__(f"the process that ran the handler {ended}")
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most of the real-time ones have no name
+        return f"signal {number}"
 
 
 class Child(asyncio.Protocol):
@@ -113,7 +122,8 @@ class Child(asyncio.Protocol):
                 self.used_up = True
                 with suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
-                os.kill(self._process.pid, signal.SIGKILL)  # a handler may have put it into another group
+                with suppress(ProcessLookupError):  # where SIGCHLD is ignored, the kernel has reaped it already
+                    os.kill(self._process.pid, signal.SIGKILL)  # a handler may have put it into another group
 
     @property
     def pid(self) -> int:
@@ -122,6 +132,9 @@ class Child(asyncio.Protocol):
     @property
     def usable(self) -> bool:
         return self._connected and not self.used_up and not self._reaped.done()
+
+    def when_reaped(self, then: Callable[[], None]) -> None:
+        self._reaped.add_done_callback(lambda _: then())
 
     async def close(self, *, at_once: bool = False) -> None:
         """Let it end, or make it; then reap it."""
@@ -136,22 +149,23 @@ class Child(asyncio.Protocol):
             await asyncio.shield(self._reaped)
 
     def data_received(self, data: bytes) -> None:
-        for body in self._frames.feed(data):
-            try:
-                said = word(body)
-            except msgspec.DecodeError:  # something else wrote to its descriptor
-                self.kill()
-                return
-            match said:
-                case Done() if self._done is not None and not self._done.done():
-                    self._end_patience()
-                    self._done.set_result(said)
-                case Ask() if self._asked is not None:
-                    self._asked(said)
-                case Ready() if not self._ready.done():
-                    self._ready.set_result(said)
-                case Broken() if not self._ready.done():
-                    self._ready.set_exception(BrokenWorker(said.reason))
+        try:
+            for body in self._frames.feed(data):
+                self._hear(word(body))
+        except msgspec.DecodeError:  # something else wrote to its descriptor
+            self.kill()
+
+    def _hear(self, said: Word) -> None:
+        match said:
+            case Done() if self._done is not None and not self._done.done():
+                self._end_patience()
+                self._done.set_result(said)
+            case Ask() if self._asked is not None:
+                self._asked(said)
+            case Ready() if not self._ready.done():
+                self._ready.set_result(said)
+            case Broken() if not self._ready.done():
+                self._ready.set_exception(BrokenWorker(said.reason))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._connected = True
@@ -208,6 +222,7 @@ class Children:
         self._starting = 0
         self._waiting: deque[asyncio.Future[Child]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._undertaker = Undertaker()
         self._closing = False
 
     async def start(self) -> None:
@@ -245,6 +260,7 @@ class Children:
         idle = set(self._idle)
         await asyncio.gather(*(child.close(at_once=child not in idle) for child in list(self._all)))
         self._all.clear()
+        self._undertaker.close()
 
     def _spawn(self) -> None:
         self._starting += 1
@@ -255,6 +271,7 @@ class Children:
         self._all.add(child)
         try:
             await child.start(self._target)
+            await self._have_watched(child)
         except BaseException as error:
             self._all.discard(child)
             if not isinstance(error, Exception):
@@ -266,6 +283,15 @@ class Children:
         finally:
             self._starting -= 1
         self._offer(child)
+
+    async def _have_watched(self, child: Child) -> None:
+        """Before it is given a job: what that starts must not outlive this process either."""
+        try:
+            self._undertaker.watch(child.pid)
+        except OSError:
+            await child.close(at_once=True)
+            raise
+        child.when_reaped(partial(self._undertaker.forget, child.pid))
 
     def _offer(self, child: Child) -> None:
         if waiting := self._next_waiting():

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.core.effect import may_repeat
-from holdfast.core.plain_json import to_json
 from holdfast.core.states import Risk
 from holdfast.worker.errors import AttemptOver, EffectAbsent, EffectUnknown, LeaseLost, PlaneRefused
-from holdfast.worker.wire import Answer, Commit, Prepare, Report, Request, Withdraw, Work
+from holdfast.worker.wire import Answer, Commit, Prepare, Report, Request, Withdraw, Work, to_value
 
 _inside: ContextVar[frozenset[str]] = ContextVar("holdfast_effects", default=frozenset())
 """The effects whose functions have called whoever asks, or started the task that does."""
@@ -90,7 +89,7 @@ class JobFacts:
             self._begun.discard(key)
             raise value
         try:
-            result = to_json(value)
+            result = to_value(value)
         except Exception:
             # It has happened; that its result cannot be kept must not make it happen again.
             yield Commit(key, b"null")
@@ -112,7 +111,7 @@ class Job(JobFacts):
 
     async def progress(self, value: Any) -> None:
         """Tell how far it is: any JSON value. The last one is shown with the job."""
-        _accepted(await self._ask(Report(to_json(value))))
+        _accepted(await self._ask(Report(to_value(value))))
 
     async def once(self, key: str, fn: Callable[..., Any], *args: Any, idempotent: bool = False) -> Any:
         """Do something to the world outside once over all attempts of this job: the JSON result of `fn(*args)`.
@@ -178,7 +177,7 @@ class SyncJob(JobFacts):
 
     def progress(self, value: Any) -> None:
         """Tell how far it is: any JSON value. The last one is shown with the job."""
-        self._carefully(lambda: _accepted(self._ask(Report(to_json(value)))))
+        self._carefully(lambda: _accepted(self._ask(Report(to_value(value)))))
 
     def once(self, key: str, fn: Callable[..., Any], *args: Any, idempotent: bool = False) -> Any:
         """As `Job.once`."""

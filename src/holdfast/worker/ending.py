@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from holdfast.core.plain_json import to_json
-from holdfast.worker.errors import AttemptOver, EffectAbsent, EffectUnknown, Fatal
-from holdfast.worker.wire import Done
+from holdfast.worker.errors import AttemptOver, EffectAbsent, EffectUnknown, Fatal, PlaneRefused
+from holdfast.worker.wire import Done, to_value
 
 MESSAGE_MAX = 2000
 FRAMES_MAX = 50
@@ -26,7 +25,9 @@ def ended(result: Callable[[], Any]) -> Done:
     except BaseException as error:  # noqa: BLE001  (a handler's SystemExit ends the handler, not its process)
         return _ended_by(error)
     try:
-        return Done("succeeded", to_json(value))
+        return Done("succeeded", to_value(value))
+    except PlaneRefused as refused:
+        return failed("result-refused", str(refused), retryable=False)
     except Exception as error:  # noqa: BLE001  (what is encoded is the handler's, down to the fields of its objects)
         return failed("result-not-json", _words(error), retryable=False)
 

@@ -41,7 +41,7 @@ async def telling_health(address: str, why_not_ready: Callable[[], str]) -> Asyn
 
 
 def _reply(asked: bytes, why_not: str) -> bytes:
-    path = asked.split(b" ", 2)[1]
+    path = asked.partition(b" ")[2].partition(b" ")[0]
     if path == b"/livez":
         status, text = "200 OK", "alive"
     elif path == b"/readyz":

@@ -22,6 +22,8 @@ from holdfast.worker.wire import Commit, Prepare, Report, Withdraw
 
 CALL_S = 10.0
 GOODBYE_S = 2.0
+REFUSED_ON_THE_WAY = {401, 403, 413}
+"""What a proxy says for itself, and would say again: who asks may not, or the body is too long for it."""
 BACKOFF_FIRST_S = 0.05
 BACKOFF_S_MAX = 2.0
 
@@ -36,7 +38,7 @@ class Unreachable(Exception):
 
 
 class Refused(Exception):
-    """The plane's definite answer: no. `code` is the problem's."""
+    """A definite answer: no. `code` is the problem's, or the status where something in between refuses for itself."""
 
     def __init__(self, status: int, code: str, detail: str) -> None:
         super().__init__(f"{code}: {detail}")
@@ -67,8 +69,8 @@ class _Ruling(msgspec.Struct):
 
 
 class _Problem(msgspec.Struct):
-    code: str = "error"
-    detail: str = ""
+    code: str = ""
+    detail: str = "not an answer of a plane"
 
 
 class Link:
@@ -143,9 +145,11 @@ class Link:
             problem = _problem(answer.body)
         except (OSError, BrokenExchange, msgspec.DecodeError) as error:
             raise Unreachable(f"{verb}: {str(error) or 'no answer in time'}") from error
-        if answer.status >= 500 or answer.status == 429:
-            raise Unreachable(f"{verb}: {answer.status} {problem.code}: {problem.detail}")
-        raise Refused(answer.status, problem.code, problem.detail)
+        # A proxy that has lost its way to the plane may well say 404: that is no word of the plane's about an attempt.
+        is_definite = bool(problem.code) or answer.status in REFUSED_ON_THE_WAY
+        if answer.status >= 500 or answer.status == 429 or not is_definite:
+            raise Unreachable(f"{verb}: {answer.status} {problem.code or 'from elsewhere'}: {problem.detail}")
+        raise Refused(answer.status, problem.code or str(answer.status), problem.detail)
 
 
 def _refs(attempts: Iterable[Ref]) -> list[api.AttemptRef]:

@@ -24,8 +24,8 @@ class Streams:
         for number, (name, kept) in enumerate(zip(_NAMES, self._kept, strict=True)):
             if not _is_open(number) and _is_open(kept):
                 os.dup2(kept, number)
-            stream = getattr(sys, name)
-            if stream is None or stream.closed:
+            stream = getattr(sys, name, None)
+            if stream is None or getattr(stream, "closed", False):  # what it was redirected to need not have this word
                 mode = "r" if number == 0 else "w"
                 # Read and written as Python itself does; errors go out at once, whatever comes next.
                 buffering = 1 if name == "stderr" or os.isatty(number) else -1
@@ -33,14 +33,20 @@ class Streams:
 
 
 def _copy(number: int) -> int:
+    if _is_open(number):
+        return _duplicate(number)
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return _duplicate(nothing)
+    finally:
+        os.close(nothing)
+
+
+def _duplicate(number: int) -> int:
     try:
         return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _ABOVE)
-    except OSError:
-        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            return fcntl.fcntl(nothing, fcntl.F_DUPFD_CLOEXEC, _ABOVE)
-        finally:
-            os.close(nothing)
+    except OSError:  # this process may not have that many
+        return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, len(_NAMES))
 
 
 def _is_open(number: int) -> bool:

@@ -13,8 +13,23 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from holdfast.core.plain_json import to_json
+from holdfast.worker.errors import PlaneRefused
+
 LENGTH = 4
 READ = 65536
+VALUE_BYTES_MAX = 16 << 20
+"""No plane takes a request that is longer: what would be refused there need not fill the supervisor's memory first."""
+MESSAGE_BYTES_MAX = 4 * VALUE_BYTES_MAX
+"""Four letters that somebody printed there are a greater length than this."""
+
+
+def to_value(value: object) -> bytes:
+    """A handler's own value, to be passed on. Raises as `to_json`, and `PlaneRefused` if it is too large for any plane."""
+    document = to_json(value)
+    if len(document) > VALUE_BYTES_MAX:
+        raise PlaneRefused("too-large", f"it has {len(document)} bytes; no plane takes more than {VALUE_BYTES_MAX}")
+    return document
 
 
 class Work(Struct, tag=True, array_like=True, frozen=True):
@@ -120,7 +135,7 @@ def frame(message: Order | Word) -> bytes:
 
 
 class Frames:
-    """Whole messages out of what arrives in pieces."""
+    """Whole messages out of what arrives in pieces. Raises `DecodeError` where no message can begin."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -129,6 +144,8 @@ class Frames:
         self._buffer += piece
         while len(self._buffer) >= LENGTH:
             end = LENGTH + int.from_bytes(self._buffer[:LENGTH], "big")
+            if end > MESSAGE_BYTES_MAX:
+                raise msgspec.DecodeError(f"a message of {end} bytes")
             if len(self._buffer) < end:
                 return
             body = bytes(self._buffer[LENGTH:end])

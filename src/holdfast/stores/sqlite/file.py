@@ -136,16 +136,24 @@ class PlanePart:
             after = jobs[-1].id
 
     def _measured_offset(self, connection: apsw.Connection) -> float:
-        boot_id = self._runtime.boot_id()
-        if _meta(connection, "clock_boot_id") == boot_id:
-            return float(_meta(connection, "clock_offset"))
+        kept = find_offset(connection, self._runtime)
+        if kept is not None:
+            return kept
         # A host may come up with a clock that is behind: what is in the file has happened before.
         last = connection.execute("SELECT at FROM holdfast_events ORDER BY number DESC LIMIT 1").fetchone()
         wall_s = self._runtime.wall_us() / 1e6
         offset = max(wall_s, float(last[0]) if last else wall_s) - self._runtime.now()
-        _set_meta(connection, "clock_boot_id", boot_id)
+        _set_meta(connection, "clock_boot_id", self._runtime.boot_id())
         _set_meta(connection, "clock_offset", offset)
         return offset
+
+
+def find_offset(connection: apsw.Connection, runtime: Runtime) -> float | None:
+    """From `Runtime.now()` to the epoch, as a plane has measured it since this boot; None: there was none. All planes of a
+    boot have the same, and keep it when the host's clock is set: leases and timeouts must not step."""
+    if _meta(connection, "clock_boot_id") != runtime.boot_id():
+        return None
+    return float(_meta(connection, "clock_offset"))
 
 
 def _meta(connection: apsw.Connection, name: str) -> Any:

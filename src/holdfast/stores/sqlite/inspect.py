@@ -15,7 +15,7 @@ from holdfast.locks.errors import LockError
 from holdfast.locks.stores import shown
 from holdfast.locks.stores.sqlite.store import path_of
 from holdfast.locks.stores.sqlite.writer import MEMORY, Writer, join
-from holdfast.stores.sqlite.file import translated
+from holdfast.stores.sqlite.file import find_offset, translated
 
 if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
@@ -63,6 +63,9 @@ def _inspected(url: str, runtime: Runtime) -> Inspection:
         facts=(sync, Fact(aspect=Aspect.REPLICAS, value=Replicas.NONE, setting="replicas", found="none"))
         + (() if in_memory else (files,)),
         settings={"journal_mode": str(look.pragmas["journal_mode"])},
+        clock=look.clock,
+        clock_fix="the file keeps the time that this machine had when a plane first opened it after a boot: "
+        "set the machine's clock right, then boot it again",
     )
 
 
@@ -88,7 +91,7 @@ def _look_at(path: str, place: str, runtime: Runtime) -> _Look:
     looks: list[_Look] = []
 
     def make(writer: Writer) -> _Look:
-        looks.append(_Look(writer))
+        looks.append(_Look(writer, runtime))
         return looks[0]
 
     join(path, place, runtime, "inspection", make)
@@ -99,12 +102,16 @@ def _look_at(path: str, place: str, runtime: Runtime) -> _Look:
 class _Look:
     """A part of the file that writes nothing: it only asks the connection how it is set."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: Writer, runtime: Runtime) -> None:
         self.writer = writer
         self.pragmas: dict[str, Any] = {}
+        self.clock: float | None = None
+        self._runtime = runtime
 
     def prepare(self, connection: apsw.Connection) -> None:
         self.pragmas = {name: connection.pragma(name) for name in ("synchronous", "journal_mode")}
+        offset_s = find_offset(connection, self._runtime)
+        self.clock = None if offset_s is None else offset_s + self._runtime.now()
 
     def begin(self, connection: apsw.Connection) -> Any:
         raise AssertionError("nobody writes through an inspection")
