@@ -136,25 +136,30 @@ class Protocol(HttpToolsProtocol):
             self._patience = None
 
     def _on_late_head(self) -> None:
-        if not self._began or (self.cycle.response_complete and self._is_in_head()):
+        if self._is_in_head() or self.cycle.response_complete:
             self._refuse(408)
-        elif self.cycle.response_complete or self._is_in_head():
-            # All was said, or somebody is to be told something else first.
-            self.transport.close()
         else:
-            self._patience = self.loop.call_later(BODY_S - HEAD_S, self._on_late_body)
+            self._patience = self.loop.call_later(BODY_S - HEAD_S, self._refuse, 408)
 
-    def _on_late_body(self) -> None:
-        if self.cycle.response_started:
-            self.transport.close()
+    def send_400_response(self, msg: str) -> None:
+        if self._is_next_to_be_told():
+            super().send_400_response(msg)
         else:
-            self._refuse(408)
+            self.transport.close()
 
     def _refuse(self, status: int) -> None:
         """Say so, to whoever reads it, and hang up: there is no telling where another request would begin."""
         self._wait_no_more()
-        self.transport.write(STATUS_LINE[status] + _REFUSAL)
+        if self._is_next_to_be_told():
+            self.transport.write(STATUS_LINE[status] + _REFUSAL)
         self.transport.close()
+
+    def _is_next_to_be_told(self) -> bool:
+        """Whoever sent what is refused would take the refusal for the answer to that. Else it is taken for the answer to a
+        request before it, which may have been obeyed, or for a part or a second one of an answer that was given."""
+        if self._is_in_head():
+            return not self._began or self.cycle.response_complete
+        return not self.pipeline and not self.cycle.response_started
 
     def on_headers_complete(self) -> None:
         # The parser takes what follows such a head for another protocol. We speak none, and go on with HTTP: a body would be
