@@ -115,7 +115,9 @@ class Settings:
         if self.host not in LOOPBACK and not self.api_key:
             raise Invalid(f"listening on {self.host} needs an API key: set HOLDFAST_API_KEY, or listen on 127.0.0.1")
         if not _SENDABLE.fullmatch(self.api_key):
-            raise Invalid("HOLDFAST_API_KEY has blanks or a newline around it, or characters outside ASCII: nobody can send it")
+            raise Invalid(
+                "HOLDFAST_API_KEY has blanks or a newline around it, or characters outside ASCII: nobody can send it"
+            )
         if not 0 <= self.port <= 65535:
             raise Invalid(f"port must be between 0 and 65535, not {self.port}")
         if self.live_jobs_max < 1:
