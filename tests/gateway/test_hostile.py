@@ -204,6 +204,22 @@ async def test_request_that_cannot_be_read_is_told_so_behind_one_that_was_answer
     assert (said[:13], said.count(b"HTTP/1.1 400 ")) == (b"HTTP/1.1 200 ", 1)
 
 
+@pytest.mark.parametrize("path", [b"/v1/jobs/%b?wait=60", b"/v1/events?job=%b"], ids=["long poll", "stream"])
+async def test_whoever_hangs_up_with_more_requests_behind_is_not_waited_for(served: Served, path: bytes) -> None:
+    """Whoever is served without a connection has a place until its time is over, and a traceback in the log then."""
+    job = await served.client.submit("t")
+    before = asyncio.all_tasks()
+
+    async def is_forgotten() -> bool:
+        return asyncio.all_tasks() <= before
+
+    async with connected(served) as (_, writer):
+        writer.write(b"GET " + path % job.id.encode() + b" HTTP/1.1\r\n" + HOST + b"\r\n")
+        writer.write(b"GET /livez HTTP/1.1\r\n" + HOST + b"\r\n" * 2)
+        await eventually(lambda: asyncio.sleep(0, not asyncio.all_tasks() <= before))
+    await eventually(is_forgotten)
+
+
 @pytest.mark.parametrize(
     "before", [b"", b"GET /v1/events HTTP/1.1\r\n" + HOST + b"\r\n"], ids=["first", "behind another"]
 )

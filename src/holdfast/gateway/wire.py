@@ -15,6 +15,7 @@ import struct
 from functools import partial
 from typing import Any, cast
 
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 WHOLE = "holdfast.whole"
@@ -74,6 +75,8 @@ class Protocol(HttpToolsProtocol):
     _head_bytes = 0
     _began = False
     """A first head has come: there is a cycle."""
+    _served: RequestResponseCycle | None = None
+    """Of the requests that have come, the one that is being answered."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         self._gathering = Gathering(transport)
@@ -84,7 +87,15 @@ class Protocol(HttpToolsProtocol):
         self._wait_no_more()
         if self._unread is not None:
             self._unread.cancel()
+        if self._served is not None and not self._served.response_complete:
+            # uvicorn tells it to the last request that has come, which may be waiting behind this one.
+            self._served.disconnected = True
+            self._served.message_event.set()
         super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._served = cycle
+        super()._start_asgi_task(cycle, app)
 
     def pause_writing(self) -> None:
         self._unread = self.loop.call_later(READ_S, self._on_unread)
