@@ -164,7 +164,7 @@ async def test_half_a_head_behind_a_request_is_not_its_answer(served: Served) ->
         b"garbage\r\n\r\n",
         b"GET /livez HTTP/1.1\r\n" + HOST + H2C + b"content-length: 1\r\n\r\n",
         b"POST /v1/jobs HTTP/1.1\r\n" + HOST + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
-        b"GET /livez HTTP/1.1\r\nx: " + b"y" * wire.HEAD_BYTES_MAX,
+        b"GET /livez HTTP/1.1\r\nx: " + b"y" * 8 * wire.HEAD_BYTES_MAX,
     ],
     ids=["no request", "another protocol", "no chunk", "head without end"],
 )
@@ -218,6 +218,28 @@ async def test_whoever_hangs_up_with_more_requests_behind_is_not_waited_for(serv
         writer.write(b"GET /livez HTTP/1.1\r\n" + HOST + b"\r\n" * 2)
         await eventually(lambda: asyncio.sleep(0, not asyncio.all_tasks() <= before))
     await eventually(is_forgotten)
+
+
+async def test_requests_that_wait_for_their_turn_are_not_kept_in_memory(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty megabytes of them, of somebody without a key, took seven hundred."""
+    waiting: list[int] = []
+    on_headers_complete = wire.Protocol.on_headers_complete
+
+    def counted(protocol: wire.Protocol) -> None:
+        on_headers_complete(protocol)
+        waiting.append(len(protocol.pipeline))
+
+    monkeypatch.setattr(wire.Protocol, "on_headers_complete", counted)
+    request = b"GET /livez HTTP/1.1\r\n" + HOST + b"\r\n"
+    async with connected(served) as (reader, writer), asyncio.timeout(30):
+        writer.write(request * 10_000)
+        for _ in range(10_000):
+            await reader.readuntil(b"alive\n")
+
+    assert len(waiting) == 10_000
+    assert max(waiting) <= wire.PIECE_BYTES // len(request) + 1
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,9 @@ READ_S = 60.0
 answer may be megabytes, and is kept for them."""
 HEAD_BYTES_MAX = 64 << 10
 """More than that of a head that does not end is not kept."""
+PIECE_BYTES = 16 << 10
+"""No more is parsed at once, and nothing while a request waits behind another: one that is parsed takes a hundred times the
+memory that it takes on the wire."""
 _NO_LINGER = struct.pack("ii", 1, 0)
 _OF_A_BODY = frozenset({b"content-length", b"transfer-encoding"})
 _REFUSAL = b"connection: close\r\ncontent-length: 0\r\n\r\n"
@@ -79,6 +82,7 @@ class Protocol(HttpToolsProtocol):
     """Of the requests that have come, the one that is being answered."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        self._kept = bytearray()
         self._gathering = Gathering(transport)
         super().connection_made(cast(asyncio.Transport, self._gathering))
         self._patience = self.loop.call_later(HEAD_S, self._on_late_head)
@@ -113,6 +117,22 @@ class Protocol(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
+        if self._kept or len(data) > PIECE_BYTES:
+            self._kept += data
+            self._read_kept()
+        else:
+            self._read(data)
+
+    def _read_kept(self) -> None:
+        while self._kept and not self.pipeline and not self.transport.is_closing():
+            piece = bytes(self._kept[:PIECE_BYTES])
+            del self._kept[:PIECE_BYTES]
+            self._read(piece)
+        if self._kept or self.pipeline:
+            self.flow.pause_reading()
+
+    def _read(self, data: bytes) -> None:
+        before = self.scope
         super().data_received(data)
         cycle = self.cycle
         if (
@@ -126,10 +146,12 @@ class Protocol(HttpToolsProtocol):
             if self._patience is not None:
                 self._wait_no_more()
         elif not self.transport.is_closing():
-            self._not_whole(len(data))
+            self._not_whole(len(data), is_first=self._began and self.scope is not before)
 
-    def _not_whole(self, came: int) -> None:
-        if self._is_in_head():
+    def _not_whole(self, came: int, *, is_first: bool) -> None:
+        if is_first:
+            self._head_bytes = 0  # nobody knows how much of it was of requests before it
+        elif self._is_in_head():
             self._head_bytes += came
             if self._head_bytes > HEAD_BYTES_MAX:
                 self._refuse(431)
@@ -196,6 +218,8 @@ class Protocol(HttpToolsProtocol):
         # Before anything else that the loop has to do: somebody waits for it.
         self._gathering.flush()
         super().on_response_complete()
+        if self._kept or self.pipeline:
+            self._read_kept()
 
     def _answer_whole(self, cycle: RequestResponseCycle, media: bytes, body: bytes) -> bool:
         """What `cycle.send` makes of a head and a body. It looks through the head line by line, and most answers have the same."""
