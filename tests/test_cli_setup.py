@@ -318,7 +318,7 @@ def test_a_document_on_stdin_is_utf_8_whatever_the_locale(plane: Plane) -> None:
         ("lock", "show", b"\xff"),
         ("lock", "list", b"\xff"),
         ("why", "lock", b"\xff"),
-        ("freeze", "all", "--reason", b"\xff"),
+        ("freeze", "--scope", "all", "--reason", b"\xff"),
         ("run", "start", b"\xff"),
     ],
 )
