@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from plane_shell import Plane, one_line, plane_in_thread
+from plane_shell import API_KEY, Plane, one_line, plane_in_thread
 
 from holdfast.cli import cli
 
@@ -268,6 +268,87 @@ def test_files_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
 
     assert listed.returncode == 0, listed.stderr
     assert "live_jobs_max" in listed.stdout
+
+
+def holdfast(
+    plane: Plane, *arguments: str | bytes, encoding: str = "utf-8", given: bytes = b""
+) -> tuple[int, str, str]:
+    """The command as a process, on a terminal of that encoding."""
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", *arguments],
+        env={**os.environ, "HOLDFAST_URL": plane.url, "HOLDFAST_API_KEY": API_KEY, "PYTHONIOENCODING": encoding},
+        input=given,
+        capture_output=True,
+        check=False,
+        timeout=30,
+    )
+    return done.returncode, done.stdout.decode(encoding), done.stderr.decode(encoding)
+
+
+def test_a_terminal_that_lacks_the_letters_is_told_all_the_same(plane: Plane) -> None:
+    """The job is submitted by then: a traceback would have it submitted once more."""
+    words = {"was": "für", "日本": "😀"}
+    told = holdfast(plane, "job", "submit", "mail", "--payload", json.dumps(words), encoding="latin-1")
+    written = holdfast(plane, "job", "list", "-o", "json", encoding="latin-1")
+
+    assert told[0] == 0, told
+    assert r"für" in told[1]
+    assert r"\u65e5\u672c" in told[1]
+    assert json.loads(written[1])[0]["payload"] == words
+    assert holdfast(plane, "up", "--help", encoding="latin-1")[0] == 0, "there is an ellipsis in it"
+
+
+def test_a_document_on_stdin_is_utf_8_whatever_the_locale(plane: Plane) -> None:
+    given = '["für"]'.encode()
+    told = holdfast(plane, "job", "submit", "mail", "--payload", "-", "-o", "json", encoding="latin-1", given=given)
+
+    assert json.loads(told[1])["payload"] == ["für"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("job", "submit", b"\xff"),
+        ("job", "submit", "mail", "--payload", b'"\xff"'),
+        ("job", "submit", "mail", "--payload", "-"),
+        ("job", "submit", "mail", "--label", b"a=\xff"),
+        ("job", "get", b"\xff"),
+        ("job", "list", "--topic", b"\xff"),
+        ("policy", "check", "-"),
+        ("lock", "show", b"\xff"),
+        ("lock", "list", b"\xff"),
+        ("why", "lock", b"\xff"),
+        ("freeze", "--scope", "all", "--reason", b"\xff"),
+        ("run", "start", b"\xff"),
+    ],
+)
+def test_bytes_that_are_no_text_are_exit_code_2_in_one_line(
+    plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str | bytes, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "holdfast.db").touch()
+    code, _, said = holdfast(plane, *arguments, given=b'"\xff"')
+
+    assert code == 2, said
+    assert [line for line in said.splitlines() if "Error" in line] == said.splitlines()[-1:]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("job", "submit", "mail", "--timeout", "nan"),
+        ("job", "submit", "mail", "--delay", "inf"),
+        ("job", "submit", "mail", "--wait-timeout", "nan"),
+        ("schedule", "add", "s", "--job", "mail", "--every", "nan"),
+        ("webhook", "rotate", "w", "--overlap", "nan"),
+    ],
+)
+def test_no_number_of_seconds_is_exit_code_2(arguments: tuple[str, ...]) -> None:
+    """NaN is in every range: a job without a limit was submitted, or waited for until the end of days."""
+    refused = CliRunner().invoke(cli, arguments)
+
+    assert refused.exit_code == 2
+    assert "no number of seconds" in refused.stderr
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -43,6 +43,7 @@ The API key that programs share comes from `HOLDFAST_API_KEY` alone: it is not w
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -64,6 +65,9 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _KINDS: dict[type, str] = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+_NUMBER_MAX = 10**12
+"""More than anybody waits for or counts to, and few enough for every store."""
+_SENDABLE = re.compile(r"([!-~]([ -~]*[!-~])?)?")
 _Values = dict[str, Any]
 SECTIONS = ("plane", "topics", "tenants", "people", "webhooks", "policy", "retention")
 
@@ -110,12 +114,18 @@ class Settings:
     def __post_init__(self) -> None:
         if self.host not in LOOPBACK and not self.api_key:
             raise Invalid(f"listening on {self.host} needs an API key: set HOLDFAST_API_KEY, or listen on 127.0.0.1")
+        if not _SENDABLE.fullmatch(self.api_key):
+            raise Invalid(
+                "HOLDFAST_API_KEY has blanks or a newline around it, or characters outside ASCII: nobody can send it"
+            )
         if not 0 <= self.port <= 65535:
             raise Invalid(f"port must be between 0 and 65535, not {self.port}")
         if self.live_jobs_max < 1:
             raise Invalid(f"live_jobs_max must be at least 1, not {self.live_jobs_max}")
         if self.live_runs_max < 1:
             raise Invalid(f"live_runs_max must be at least 1, not {self.live_runs_max}")
+        if min(self.notice_s, self.drain_s) < 0:
+            raise Invalid("notice_s and drain_s must be 0 or more seconds")
         if self.dispatch not in {"direct", "outbox"}:
             raise Invalid(f"dispatch must be direct or outbox, not {self.dispatch!r}")
         if self.dispatch == "outbox" and not self.bus:
@@ -302,11 +312,20 @@ def _table(where: str, options: object, kind: type[DataclassInstance], *, beside
         # TOML has its own types, and `true` is no number in it: only a whole one may stand for one with a fraction.
         if wanted in _KINDS and type(value) is not wanted and (wanted, type(value)) != (float, int):
             raise Invalid(f"{where}: {name} must be {_KINDS[wanted]}, not {value!r}")
+        _check_size(f"{where}: {name}", value)
     return dict(options)
+
+
+def _check_size(what: str, value: object) -> None:
+    """TOML has NaN and infinity, and JSON, by which workers are told of leases, has no word for them."""
+    if isinstance(value, int | float) and not abs(value) <= _NUMBER_MAX:
+        raise Invalid(f"{what} must be a number of at most {_NUMBER_MAX}, not {value!r}")
 
 
 def _converted(name: str, text: str, kind: type) -> object:
     try:
-        return kind(text)
+        value = kind(text)
     except ValueError as error:
         raise Invalid(f"HOLDFAST_{name.upper()} must be {_KINDS[kind]}, not {text!r}") from error
+    _check_size(f"HOLDFAST_{name.upper()}", value)
+    return value

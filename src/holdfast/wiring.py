@@ -147,6 +147,7 @@ class Wiring:
             claims=self._claims,
             workflows=self.tools.workflows,
             runs=self.runs,
+            gate=self.admission,
             advancer=self.advancer,
             explainer=self.explainer,
             run_explainer=self.run_explainer,

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.conftest import Served
 from holdfast import api, errors
+from holdfast.api.schedules import NewSchedule, ScheduledJob
 from holdfast.client import AsyncClient, Client
 
 
@@ -45,6 +46,39 @@ async def test_a_payload_that_is_no_json_is_not_sent(served: Served) -> None:
     with pytest.raises(TypeError):
         await served.client.submit("t", object())
     assert (await served.client.list()).items == []
+
+
+NAN = float("nan")
+HALF = "\udcff"
+"""What Python makes of a byte that is no UTF-8, in a file name or an argument."""
+
+
+@pytest.mark.parametrize(
+    ("verb", "given", "options"),
+    [
+        ("submit", ("t",), {"timeout_s": NAN}),
+        ("freeze", ("all",), {"reason": "r", "for_s": NAN}),
+        ("edit_approval", ("a", {"amount": NAN}), {}),
+        ("respond", ("a", [NAN]), {}),
+        ("add_schedule", (NewSchedule(name="s", every_s=60, job=ScheduledJob(topic="t", payload=NAN)),), {}),
+        ("resolve_effect", ("j", "k", api.ResolveEffect(state="committed", reason="r", result=NAN)), {}),
+        ("submit", (HALF,), {}),
+        ("submit", ("t", HALF), {}),
+        ("submit", ("t",), {"labels": {"a": HALF}}),
+        ("cancel", ("j",), {"reason": HALF}),
+        ("get", (HALF,), {}),
+        ("list", (), {"topic": HALF}),
+    ],
+)
+@pytest.mark.parametrize("face", [Client, AsyncClient])
+async def test_what_would_arrive_as_something_else_is_not_sent(
+    face: type[Client | AsyncClient], verb: str, given: tuple[object, ...], options: dict[str, object]
+) -> None:
+    """JSON has no word for NaN: sent as null, a limit would be none at all, and an amount nothing."""
+    with pytest.raises(errors.Invalid, match=r"NaN|no text"):
+        answer = getattr(face("http://127.0.0.1:1"), verb)(*given, **options)
+        if inspect.isawaitable(answer):
+            await answer
 
 
 async def test_refusals_are_raised_as_their_classes(served: Served) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast import api, errors
-from holdfast.client import Client, async_connections
+from holdfast.client import AsyncClient, Client, async_connections
 from holdfast.client.asks import Ask, get_ask, post_ask
 from holdfast.client.async_connections import AsyncConnections
 from holdfast.client.connections import Connections
@@ -246,10 +246,39 @@ def test_plane_behind_a_path_of_a_proxy(connect: Connect) -> None:
     assert there.heard[0].startswith(b"GET /holdfast/v1/thing HTTP/1.1\r\n")
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:7070", "ftp://plane", "http://", "http://plane:port"])
-def test_url_of_no_plane_is_refused(url: str) -> None:
+def test_plane_behind_a_path_that_is_no_ascii(connect: Connect) -> None:
+    with neighbour(lambda connection, _: connection.sendall(OK)) as there:
+        connect(there.url + "/fär%20alle").request(READ)
+
+    assert there.heard[0].startswith(b"GET /f%C3%A4r%20alle/v1/thing HTTP/1.1\r\n")
+
+
+def test_name_of_a_plane_is_asked_for_as_names_are() -> None:
+    assert (
+        str(Plane.at("http://Bücher.example:7070", api_key="", tenant="default", actor=""))
+        == "http://xn--bcher-kva.example:7070"
+    )
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:7070",
+        "ftp://plane",
+        "http://",
+        "http://plane:port",
+        "http://a..b:7070",
+        f"http://{'a' * 64}.example",
+        "http://plane:7070/a b",
+        "http://plane:7070\n",
+        "http://\udcff:7070",
+        "http://plane:7070/\udcff",
+    ],
+)
+@pytest.mark.parametrize("face", [Client, AsyncClient])
+def test_url_of_no_plane_is_refused(face: type[Client | AsyncClient], url: str) -> None:
     with pytest.raises(errors.Invalid, match="must look like http://"):
-        Client(url)
+        face(url)
 
 
 def test_key_that_cannot_be_sent_is_refused_and_not_shown() -> None:

@@ -71,10 +71,12 @@ async def test_very_many_take_several_requests(served: Served, asked: Counter[st
         ({"topic": ""}, errors.Invalid),
         ({"topic": "t", "priority": 1_000}, errors.Invalid),
         ({"topic": "t", "payload": "x" * (1 << 21)}, errors.TooLarge),
+        ({"topic": "t", "payload": float("nan")}, errors.Invalid),
+        ({"topic": "t", "payload": object()}, TypeError),
     ],
 )
 async def test_one_that_is_refused_is_told_so_and_no_other(
-    served: Served, bad: dict[str, Any], error: type[errors.HoldfastError]
+    served: Served, bad: dict[str, Any], error: type[Exception]
 ) -> None:
     said = await asyncio.gather(
         served.client.submit("t", 1), served.client.submit(**bad), served.client.submit("t", 2), return_exceptions=True
@@ -142,6 +144,17 @@ async def test_a_lost_answer_is_everybodys_and_nothing_is_said_again(runtime: Vi
 
     assert [isinstance(error, errors.PlaneUnavailable) and error.applied for error in said] == [None, None]
     assert network.asked == [BATCH]
+
+
+@pytest.mark.parametrize("answers", [(), (api.Submitted(job=JOB),), (api.Submitted(job=JOB), api.Submitted())])
+@on_virtual_time
+async def test_what_answers_unlike_a_plane_leaves_nobody_waiting(
+    runtime: VirtualRuntime, answers: tuple[api.Submitted, ...]
+) -> None:
+    async with asking(Network(runtime, submitted(*answers))) as client:
+        said = await two(client)
+
+    assert [type(error) for error in said] == [errors.PlaneUnavailable] * 2
 
 
 @on_virtual_time

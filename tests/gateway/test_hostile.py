@@ -159,6 +159,90 @@ async def test_half_a_head_behind_a_request_is_not_its_answer(served: Served) ->
 
 
 @pytest.mark.parametrize(
+    "behind",
+    [
+        b"garbage\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\n" + HOST + H2C + b"content-length: 1\r\n\r\n",
+        b"POST /v1/jobs HTTP/1.1\r\n" + HOST + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /livez HTTP/1.1\r\nx: " + b"y" * 8 * wire.HEAD_BYTES_MAX,
+    ],
+    ids=["no request", "another protocol", "no chunk", "head without end"],
+)
+@pytest.mark.parametrize("path", [b"/v1/jobs/%b?wait=60", b"/v1/events?job=%b"], ids=["long poll", "stream"])
+async def test_refusal_of_what_comes_behind_a_request_is_not_its_answer(
+    served: Served, path: bytes, behind: bytes
+) -> None:
+    """It may have been obeyed; and of a stream the refusal would be a part."""
+    job = await served.client.submit("t")
+    async with connected(served) as (reader, writer):
+        writer.write(b"GET " + path % job.id.encode() + b" HTTP/1.1\r\n" + HOST + b"\r\n")
+        if b"events" in path:
+            await reader.readuntil(b"\r\n\r\n")
+        writer.write(behind)
+        said = await heard(reader)
+
+    assert b"HTTP/1.1" not in said
+
+
+async def test_request_that_was_answered_before_it_was_whole_is_answered_once(served: Served) -> None:
+    async with connected(served) as (reader, writer):
+        writer.write(b"POST /nowhere HTTP/1.1\r\n" + HOST + b"transfer-encoding: chunked\r\n\r\n")
+        said = await reader.readline()
+        writer.write(b"zz\r\n")
+        said += await heard(reader)
+
+    assert (said[:13], said.count(b"HTTP/1.1")) == (b"HTTP/1.1 404 ", 1)
+
+
+async def test_request_that_cannot_be_read_is_told_so_behind_one_that_was_answered(served: Served) -> None:
+    async with connected(served) as (reader, writer):
+        writer.write(b"GET /livez HTTP/1.1\r\n" + HOST + b"\r\n")
+        said = await reader.readuntil(b"alive\n")
+        writer.write(b"garbage\r\n\r\n")
+        said += await heard(reader)
+
+    assert (said[:13], said.count(b"HTTP/1.1 400 ")) == (b"HTTP/1.1 200 ", 1)
+
+
+@pytest.mark.parametrize("path", [b"/v1/jobs/%b?wait=60", b"/v1/events?job=%b"], ids=["long poll", "stream"])
+async def test_whoever_hangs_up_with_more_requests_behind_is_not_waited_for(served: Served, path: bytes) -> None:
+    """Whoever is served without a connection has a place until its time is over, and a traceback in the log then."""
+    job = await served.client.submit("t")
+    before = asyncio.all_tasks()
+
+    async def is_forgotten() -> bool:
+        return asyncio.all_tasks() <= before
+
+    async with connected(served) as (_, writer):
+        writer.write(b"GET " + path % job.id.encode() + b" HTTP/1.1\r\n" + HOST + b"\r\n")
+        writer.write(b"GET /livez HTTP/1.1\r\n" + HOST + b"\r\n" * 2)
+        await eventually(lambda: asyncio.sleep(0, not asyncio.all_tasks() <= before))
+    await eventually(is_forgotten)
+
+
+async def test_requests_that_wait_for_their_turn_are_not_kept_in_memory(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty megabytes of them, of somebody without a key, took seven hundred."""
+    waiting: list[int] = []
+    on_headers_complete = wire.Protocol.on_headers_complete
+
+    def counted(protocol: wire.Protocol) -> None:
+        on_headers_complete(protocol)
+        waiting.append(len(protocol.pipeline))
+
+    monkeypatch.setattr(wire.Protocol, "on_headers_complete", counted)
+    request = b"GET /livez HTTP/1.1\r\n" + HOST + b"\r\n"
+    async with connected(served) as (reader, writer), asyncio.timeout(30):
+        writer.write(request * 10_000)
+        for _ in range(10_000):
+            await reader.readuntil(b"alive\n")
+
+    assert len(waiting) == 10_000
+    assert max(waiting) <= wire.PIECE_BYTES // len(request) + 1
+
+
+@pytest.mark.parametrize(
     "before", [b"", b"GET /v1/events HTTP/1.1\r\n" + HOST + b"\r\n"], ids=["first", "behind another"]
 )
 async def test_head_without_end_is_not_kept(served: Served, before: bytes) -> None:

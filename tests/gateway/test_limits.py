@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from gateway.conftest import Served, serving
 from holdfast import errors
 from holdfast.client import AsyncClient
-from holdfast.gateway import limits, problems
+from holdfast.gateway import limits, problems, schedules, webhooks
 from holdfast.gateway.limits import BATCH_BYTES_MAX, DEPTH_MAX
 from holdfast.locks import LockError
 
@@ -206,3 +207,19 @@ async def test_every_error_has_a_title_and_a_page(served: Served) -> None:
     assert known == set(problems.TITLES)
     page: httpx2.Response = await served.http.get("/problems/stale-fence")
     assert (page.status_code, "discard this work" in page.text) == (200, True)
+
+
+async def test_limit_of_what_a_tenant_may_have_is_kept_however_many_ask_at_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "WEBHOOKS_MAX", 2)
+    monkeypatch.setattr(schedules, "SCHEDULES_MAX", 2)
+
+    async def add(path: str, body: dict[str, object]) -> int:
+        return (await served.post(path, body)).status_code
+
+    hooks = [add("/v1/webhooks", {"name": f"w{n}", "url": "https://example.com/"}) for n in range(8)]
+    daily = [add("/v1/schedules", {"name": f"s{n}", "every_s": 60, "job": {"topic": "t"}}) for n in range(8)]
+
+    assert sorted(await asyncio.gather(*hooks)) == [200, 200, *[429] * 6]
+    assert sorted(await asyncio.gather(*daily)) == [200, 200, *[429] * 6]

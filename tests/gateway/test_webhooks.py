@@ -240,6 +240,7 @@ async def test_name_that_leads_to_a_private_address_is_refused_at_the_connection
         ("::1", False), ("fe80::1", False), ("fc00::1", False), ("::ffff:10.0.0.1", False),
         ("64:ff9b::7f00:1", False), ("2002:7f00:1::", False), ("ff02::1", False),
         ("fec0::1", False), ("64:ff9b:1::a00:1", False),
+        ("::127.0.0.1", False), ("::ffff:0:10.0.0.1", False), ("5f00::1", False), ("64:ff9b::808:808", True),
     ],
 )  # fmt: skip
 def test_public_addresses(address: str, public: bool) -> None:

@@ -49,6 +49,11 @@ def test_quotas_and_limits_of_topics_are_read_and_shown(tmp_path: Path) -> None:
         ('[topics."t"]\nmax_attempts = 0\n', "at least 1"),
         ('[topics."t"]\nlease_s = 0\n', "more than 0"),
         ('[topics."t"]\nlease_s = true\n', "lease_s must be a number"),
+        ('[topics."t"]\nlease_s = nan\n', "lease_s must be a number of at most"),
+        ('[topics."t"]\nrunning_timeout_s = inf\n', "running_timeout_s must be a number of at most"),
+        ('[topics."t"]\nmax_attempts = 99999999999999999999\n', "max_attempts must be a number of at most"),
+        ('[topics."t"]\nbackoff = {cap_s = inf}\n', "cap_s must be a number of at most"),
+        ("[retention]\ndead_letters_s = nan\n", "dead_letters_s must be a number of at most"),
         ('[topics."t"]\nrisk = "lo"\n', "low, medium, high"),
         ('[topics."t"]\nbackoff = {first = 1}\n', "first_s"),
         ('[topics."t"]\nbackoff = 1\n', "must be a table"),
@@ -78,3 +83,30 @@ def test_what_the_environment_says_is_checked_as_well(monkeypatch: pytest.Monkey
     monkeypatch.setenv("HOLDFAST_PORT", "abc")
     with pytest.raises(Invalid, match="HOLDFAST_PORT must be a whole number, not 'abc'"):
         load()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HOLDFAST_DRAIN_S", "inf"),
+        ("HOLDFAST_DRAIN_S", "-1"),
+        ("HOLDFAST_NOTICE_S", "nan"),
+        ("HOLDFAST_LIVE_JOBS_MAX", "99999999999999999999"),
+    ],
+)
+def test_number_that_nothing_can_be_done_with_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(Invalid, match="must be"):
+        load()
+
+
+@pytest.mark.parametrize("key", ["key\n", " key", "kéy", "key\udcff", " "])
+def test_key_that_nobody_can_send_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    """As one from a file with its newline: everybody would be told that their key is wrong, which is the same."""
+    monkeypatch.setenv("HOLDFAST_API_KEY", key)
+    with pytest.raises(Invalid, match="HOLDFAST_API_KEY") as refused:
+        load()
+
+    assert "key" not in str(refused.value)

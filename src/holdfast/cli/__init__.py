@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
+import io
+import json
 import os
 import sys
 
@@ -105,4 +108,14 @@ _tell_first_sentences(cli)
 
 
 def main() -> None:
+    codecs.register_error("escaped", _escape)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="escaped")
     cli(prog_name="holdfast")
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    """What a terminal has no letters for, as JSON writes it: what was asked for has been done by then, and is to be told."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from holdfast.cli.output import with_output
-from holdfast.cli.refusals import Away, refusal
+from holdfast.cli.refusals import Away, Misused, refusal
 
 if TYPE_CHECKING:
     from holdfast.locks.port import LockStore
@@ -27,7 +27,11 @@ class Access:
     output: str
 
     def key(self, given: str) -> str:
-        """The whole key, whether or not it was given with the prefix."""
+        """The whole key, whether or not it was given with the prefix. Raises `Misused`."""
+        try:
+            given.encode()
+        except UnicodeEncodeError:
+            raise Misused("a key is a text in UTF-8, and this is none") from None
         return given if given.startswith(self.prefix) else self.prefix + given
 
     def ask(self, question: Callable[[LockStore], Awaitable[T]]) -> T:

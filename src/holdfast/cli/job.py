@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 import click
 
 from holdfast.cli.connect import Connection, with_plane
+from holdfast.cli.document import read_stdin
 from holdfast.cli.output import Column, json_text, json_value, members, moment, print_row, printable, text
 from holdfast.cli.refusals import Failed, TookTooLong
 from holdfast.cli.repeat import Paging, none_of, show_page, with_pages, with_watch
+from holdfast.cli.saying import Seconds
 from holdfast.core.states import LIVE, TERMINAL, Risk, State
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Json(click.ParamType[Any]):
             self.fail(f"{value[1:]}: {error.strerror}", param, ctx)
         except RecursionError:
             self.fail("the JSON is nested too deeply", param, ctx)
-        except UnicodeDecodeError as error:
+        except UnicodeError as error:  # of an argument Python has made something, whatever it was
             self.fail(f"not JSON, which is text in UTF-8: {error}", param, ctx)
         except DecodeError as error:
             self.fail(f"not JSON: {error}. A text needs its quotes: '\"like this\"'", param, ctx)
@@ -58,7 +59,7 @@ class Json(click.ParamType[Any]):
     @staticmethod
     def _read(value: str) -> str:
         if value == "-":
-            return sys.stdin.read()
+            return read_stdin()
         return Path(value[1:]).read_text(encoding="utf-8") if value.startswith("@") else value
 
 
@@ -82,7 +83,7 @@ def with_wait(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]
         command = click.option("--wait", is_flag=True, help=words)(command)
         return click.option(
             "--wait-timeout",
-            type=click.FloatRange(min=0),
+            type=Seconds(min=0),
             metavar="SECONDS",
             help="As --wait, but no longer than this.",
         )(command)
@@ -102,8 +103,8 @@ def with_wait(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]
     help="How bad a repetition would be.  [default: the topic's]",
 )
 @click.option("--max-attempts", type=click.IntRange(1, 1000), help="[default: the topic's]")
-@click.option("--delay", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Do not start before.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Give up after.")
+@click.option("--delay", type=Seconds(min=0), default=0.0, metavar="SECONDS", help="Do not start before.")
+@click.option("--timeout", type=Seconds(min=0, min_open=True), metavar="SECONDS", help="Give up after.")
 @click.option("--session", metavar="TEXT", help="Run it after the other jobs of this session.")
 @click.option("--session-policy", type=click.Choice(["enqueue", "reject", "interrupt", "rollback"]),
               help="What to do about those that have not ended.  [default: enqueue]")  # fmt: skip

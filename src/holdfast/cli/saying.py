@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 
@@ -29,6 +30,16 @@ class Span(click.ParamType[float]):
         if found is None or float(found[1]) == 0:
             self.fail(f"{value!r} is no length of time. Write 90s, 30m, 2h or 1d", param, ctx)
         return float(found[1]) * self._UNITS[found[2]]
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds that can be waited for. Neither NaN, which no range keeps out, nor infinity is one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401
+        seconds: float = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        return seconds
 
 
 def with_reason(words: str) -> Callable[[F], F]:

@@ -10,6 +10,7 @@ from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.job import Json, with_labels
 from holdfast.cli.output import Column, json_value, moment, print_row, text
 from holdfast.cli.repeat import Paging, none_of, show_page, with_pages, with_watch
+from holdfast.cli.saying import Seconds
 
 if TYPE_CHECKING:
     from holdfast.api.schedules import ScheduleView
@@ -35,7 +36,7 @@ def schedule() -> None:
 @click.argument("name")
 @click.option("--cron", default="", metavar="FIELDS", help="Minute, hour, day of the month, month, day of the week.")
 @click.option("--zone", default="UTC", show_default=True, help="Whose time that is, such as Europe/Berlin.")
-@click.option("--every", "every_s", type=click.FloatRange(min=1), metavar="SECONDS", help="Instead of --cron.")
+@click.option("--every", "every_s", type=Seconds(min=1), metavar="SECONDS", help="Instead of --cron.")
 @click.option("--job", "topic", metavar="TOPIC", help="Submit a job to this topic.")
 @click.option("--run", "workflow", metavar="WORKFLOW", help="Start a run of this workflow.")
 @click.option("--payload", "given", type=Json(), metavar="JSON", help="Of the job, or the input of the run.")

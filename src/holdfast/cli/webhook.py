@@ -9,6 +9,7 @@ import click
 from holdfast.cli.connect import Connection, with_plane
 from holdfast.cli.output import Column, json_value, moment, print_row, text
 from holdfast.cli.repeat import Paging, none_of, show_page, with_pages, with_watch
+from holdfast.cli.saying import Seconds
 
 if TYPE_CHECKING:
     from holdfast.api.webhooks import PostView, WebhookSecret
@@ -80,7 +81,7 @@ def enable(connection: Connection, *, name: str) -> None:
 
 @webhook.command()
 @click.argument("name")
-@click.option("--overlap", type=click.FloatRange(0, 30 * 86400), default=86400.0, show_default=True, metavar="SECONDS",
+@click.option("--overlap", type=Seconds(0, 30 * 86400), default=86400.0, show_default=True, metavar="SECONDS",
               help="How long posts are signed with the old secret too.")  # fmt: skip
 @with_plane
 def rotate(connection: Connection, *, name: str, overlap: float) -> None:

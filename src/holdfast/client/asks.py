@@ -11,7 +11,6 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
 import msgspec
-from msgspec import structs
 
 from holdfast import api, tracing
 from holdfast.core.plain_json import to_json
@@ -22,6 +21,7 @@ Read = Callable[[bytes], T]
 
 ANSWER_S = 10.0
 _ONE_TYPE_AT_A_TIME = threading.Lock()
+NO_TEXT = "half of a surrogate pair is no text, and cannot be sent: what was read into it was not UTF-8"
 _SENDABLE = re.compile(r"[\x20-\x7e]*")
 
 
@@ -66,13 +66,21 @@ class Ask(Generic[T]):
     """A job that may be submitted together with others."""
 
     def target(self) -> str:
-        return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
+        """Raises `Invalid` for what cannot be sent; so do the others."""
+        try:
+            return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
+        except UnicodeEncodeError:
+            raise Invalid(NO_TEXT) from None
 
     def content(self) -> bytes | None:
-        return None if self.body is None else msgspec.json.encode(self.body)
+        try:
+            return None if self.body is None else to_json(self.body)
+        except UnicodeEncodeError:
+            raise Invalid(NO_TEXT) from None
+        except ValueError as why:
+            raise Invalid(str(why)) from None
 
     def sent_headers(self) -> dict[str, str]:
-        """Raises `Invalid` for what cannot be sent."""
         check_sendable(self.headers)
         return {**self.headers, **({} if self.body is None else {"content-type": "application/json"})}
 
@@ -95,8 +103,7 @@ def submit(
     """Submit a job, durable when it returns. With a key, the same submission again gives the same job.
 
     Raises `ValueError` or `TypeError` for a payload that is no JSON."""
-    document = msgspec.Raw(to_json(payload))
-    new = api.NewJob(topic=topic, payload=document, idempotency_key=idempotency_key, **limits)
+    new = api.NewJob(topic=topic, payload=payload, idempotency_key=idempotency_key, **limits)
     headers, repeatable = said_by(actor) | _traced(), idempotency_key is not None
     alone = post_ask("/v1/jobs", read_as(api.JobView), new, headers=headers, repeatable=repeatable)
     return replace(alone, may_join=True)
@@ -124,8 +131,7 @@ def submit_and_wait(
 def submit_many(jobs: Sequence[api.NewJob], *, actor: str = "") -> Ask[Sequence[api.Submitted]]:
     """One answer per job, in order; a bad one does not fail the others. Raises as `submit`, and then sends none."""
     keyed = all(new.idempotency_key is not None for new in jobs)
-    written = [structs.replace(new, payload=msgspec.Raw(to_json(new.payload))) for new in jobs]
-    read, body = read_as(api.SubmittedJobs), api.NewJobs(jobs=written)
+    read, body = read_as(api.SubmittedJobs), api.NewJobs(jobs=list(jobs))
     headers = said_by(actor) | _traced()
     return post_ask("/v1/jobs:batch", lambda raw: read(raw).jobs, body, headers=headers, repeatable=keyed)
 
@@ -233,4 +239,7 @@ def read_as(reply: type[T]) -> Read[T]:
 
 
 def part(text: str) -> str:
-    return quote(text, safe="")
+    try:
+        return quote(text, safe="")
+    except UnicodeEncodeError:
+        raise Invalid(NO_TEXT) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -21,6 +22,8 @@ PAUSES_S = (0.1, 0.4, 1.0)
 """Between the tries of what may be repeated."""
 RETRY_AFTER_S_MAX = 5.0
 """A plane that asks for more patience than this is not asked again: the caller has better things to do."""
+_BLANK = re.compile(r"[\s\x00-\x20\x7f]")
+_OF_PATHS = "/%:@!$&'()*+,;="
 EVENT_STREAM = "text/event-stream"
 KEEP_S = 3.0
 """How long an idle connection is used again. Less than a plane keeps it open: a request that meets a
@@ -48,9 +51,10 @@ class Plane:
         check_sendable(headers)
         try:
             parts = urlsplit(url)
-            if parts.scheme in {"http", "https"} and parts.hostname:
-                host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
-                return cls(parts.scheme, host, parts.port, quote(parts.path.rstrip("/"), safe="/%"), headers)
+            if parts.scheme in {"http", "https"} and parts.hostname and not _BLANK.search(url):
+                # As they are sent. What cannot be is an error of the same kind.
+                host, path = parts.hostname.encode("idna").decode(), quote(parts.path.rstrip("/"), safe=_OF_PATHS)
+                return cls(parts.scheme, host, parts.port, path, headers)
         except ValueError:
             pass
         raise errors.Invalid("the URL of the plane must look like http://127.0.0.1:7070")

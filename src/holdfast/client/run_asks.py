@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
-import msgspec
-
 from holdfast import api
 from holdfast.api.runs import CancelRun, PauseRun, RerunRun, RunPage, RunPlan, RunView, StartRun, StepPage
 from holdfast.api.workflows import ApplyWorkflow, WorkflowPage, WorkflowView
 from holdfast.client.asks import ANSWER_S, Ask, get_ask, part, post_ask, read_as
-from holdfast.core.plain_json import to_json
 
 
 class RunOptions(TypedDict, total=False):
@@ -53,7 +50,7 @@ def start_run(
     **options: Unpack[RunOptions],
 ) -> Ask[RunView]:
     """Start a run, durable when it returns. With a key, the same order again gives the same run."""
-    body = StartRun(workflow=workflow, input=msgspec.Raw(to_json(input)), **options)
+    body = StartRun(workflow=workflow, input=input, **options)
     headers = {} if idempotency_key is None else {"idempotency-key": idempotency_key}
     return post_ask("/v1/runs", read_as(RunView), body, headers=headers, repeatable=idempotency_key is not None)
 
@@ -74,7 +71,7 @@ def start_and_wait(
 
 def plan_run(workflow: str, input: Any = None, **options: Unpack[RunOptions]) -> Ask[RunPlan]:  # noqa: A002
     """A dry run: what would happen, as far as it can be known. Nothing is stored."""
-    body = StartRun(workflow=workflow, input=msgspec.Raw(to_json(input)), **options)
+    body = StartRun(workflow=workflow, input=input, **options)
     return post_ask("/v1/runs:plan", read_as(RunPlan), body, repeatable=True)
 
 

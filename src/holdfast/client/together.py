@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError, PlaneUnavailable
 
 JOBS_MAX = 100
 BYTES_MAX = 1 << 20
-"""Of the payloads of one request, more or less: who submits little does not wait for those who submit much."""
+"""Of one request with more than one job: who submits little does not wait for those who submit much."""
 
 
 class Member(NamedTuple):
@@ -27,10 +27,9 @@ class Member(NamedTuple):
     answer: asyncio.Future[api.JobView | None]
     """None: to be asked alone."""
 
-    @property
-    def new(self) -> api.NewJob:
-        assert isinstance(self.ask.body, api.NewJob)
-        return self.ask.body
+
+Group = list[tuple[Member, bytes]]
+"""Who shares a request, each with what it says."""
 
 
 class Together:
@@ -53,49 +52,63 @@ class Together:
 
     def _send(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for group in _grouped([member for member in waiting if not member.answer.done()]):
-            if len(group) == 1:
-                group[0].answer.set_result(None)
+        members = [member for member in waiting if not member.answer.done()]
+        for group in _grouped(members) if len(members) > 1 else [[(member, b"") for member in members]]:
+            if len(group) <= 1:
+                _settle_all(group, None)
             else:
                 task = asyncio.get_running_loop().create_task(self._ask_for(group))
                 self._asking.add(task)
                 task.add_done_callback(self._asking.discard)
 
-    async def _ask_for(self, group: Sequence[Member]) -> None:
+    async def _ask_for(self, group: Group) -> None:
         try:
             answers = await self._ask_alone(_batch(group))
         except HoldfastError as error:
             # What was refused as a whole was not stored, and may be one member's fault.
             refused = error.status < 500 and not isinstance(error, PlaneUnavailable)
-            for member in group:
-                _settle(member, None if refused else error)
+            _settle_all(group, None if refused else error)
+        except Exception as error:  # noqa: BLE001  (whatever it is, nobody may be left waiting)
+            _settle_all(group, error)
         else:
-            for member, answer in zip(group, answers, strict=True):
+            for (member, _), answer in zip(group, answers, strict=True):
                 _settle(member, answer.job or _error(member, answer))
 
 
-def _grouped(members: Sequence[Member]) -> Iterator[list[Member]]:
+def _grouped(members: Sequence[Member]) -> Iterator[Group]:
     """Those who say it as the same person, in the same trace, and may or may not say it again."""
-    groups: dict[tuple[bool, frozenset[tuple[str, str]]], tuple[list[Member], int]] = {}
+    groups: dict[tuple[bool, frozenset[tuple[str, str]]], Group] = {}
     for member in members:
+        try:
+            document = member.ask.content() or b""
+        except Exception:  # noqa: BLE001  (whatever is wrong with it: asked alone, it says so itself)
+            yield [(member, b"")]
+            continue
         kind = member.ask.repeatable, frozenset(member.ask.headers.items())
-        payload = member.new.payload
-        size = len(bytes(payload)) if isinstance(payload, msgspec.Raw) else 0
-        group, taken = groups.get(kind, ([], 0))
-        if group and (len(group) == JOBS_MAX or taken + size > BYTES_MAX):
+        group = groups.setdefault(kind, [])
+        if len(group) == JOBS_MAX or (group and len(document) + sum(len(said) for _, said in group) > BYTES_MAX):
             yield group
-            group, taken = [], 0
-        group.append(member)
-        groups[kind] = group, taken + size
-    for group, _ in groups.values():
-        yield group
+            group = groups[kind] = []
+        group.append((member, document))
+    yield from groups.values()
 
 
-def _batch(group: Sequence[Member]) -> Ask[Sequence[api.Submitted]]:
-    read, first = read_as(api.SubmittedJobs), group[0].ask
-    jobs = api.NewJobs(jobs=[member.new for member in group])
+def _batch(group: Group) -> Ask[Sequence[api.Submitted]]:
+    read, first = read_as(api.SubmittedJobs), group[0][0].ask
+    written: list[Any] = [msgspec.Raw(document) for _, document in group]
+
+    def read_each(raw: bytes) -> Sequence[api.Submitted]:
+        answers = read(raw).jobs
+        if len(answers) != len(group) or any(answer.job is None and answer.error is None for answer in answers):
+            raise msgspec.DecodeError("not one answer for each job")
+        return answers
+
     return post_ask(
-        "/v1/jobs:batch", lambda raw: read(raw).jobs, jobs, headers=first.headers, repeatable=first.repeatable
+        "/v1/jobs:batch",
+        read_each,
+        api.NewJobs(jobs=written),
+        headers=first.headers,
+        repeatable=first.repeatable,
     )
 
 
@@ -105,10 +118,15 @@ def _error(member: Member, answer: api.Submitted) -> HoldfastError | None:
     return None if told.status < 500 or member.ask.repeatable else replies.error(told)
 
 
-def _settle(member: Member, answer: api.JobView | HoldfastError | None) -> None:
+def _settle_all(group: Group, answer: Exception | None) -> None:
+    for member, _ in group:
+        _settle(member, answer)
+
+
+def _settle(member: Member, answer: api.JobView | Exception | None) -> None:
     if member.answer.done():
         return  # cancelled meanwhile; its job may be there, as after any request that was cut off
-    if isinstance(answer, HoldfastError):
+    if isinstance(answer, Exception):
         member.answer.set_exception(answer)
     else:
         member.answer.set_result(answer)

@@ -13,6 +13,7 @@ from holdfast.flow.decide import LivePolicy
 from holdfast.flow.explain import Explainer
 from holdfast.flow.explain_run import RunExplainer
 from holdfast.flow.freeze import LiveFreezes
+from holdfast.flow.kept_locks import KeptLocks
 from holdfast.flow.runs import Runs
 from holdfast.flow.submit import Submitter
 from holdfast.flow.workflows import Workflows
@@ -46,6 +47,8 @@ class Plane:
     claims: Claims
     workflows: Workflows
     runs: Runs
+    gate: KeptLocks
+    """By tenant: held by whoever counts what a tenant has, and adds to it if that is not too much."""
     advancer: Advancer
     explainer: Explainer
     run_explainer: RunExplainer

@@ -53,12 +53,13 @@ async def add_schedule(desk: Desk, call: Call) -> Answer:
     new: NewSchedule = call.body
     store, now = desk.plane.store, desk.plane.store.now()
     schedule = _checked(desk, _schedule(new, call, now=now))
-    known = await store.count_records(Kind.SCHEDULE, call.tenant, states=(ACTIVE, PAUSED))
-    if sum(known.values()) >= SCHEDULES_MAX:
-        raise TooMany(f"the tenant has {SCHEDULES_MAX} schedules; remove one", retry_after_s=60.0)
     schedule = replace(schedule, next_at=next(ticks_after(schedule, now)))
     entry = _entry(desk, call, "schedule.added", new.name)
-    added = await add_record(schedule_record(schedule), store=store, entry=entry)
+    async with desk.plane.gate.hold(call.tenant):
+        known = await store.count_records(Kind.SCHEDULE, call.tenant, states=(ACTIVE, PAUSED))
+        if sum(known.values()) >= SCHEDULES_MAX:
+            raise TooMany(f"the tenant has {SCHEDULES_MAX} schedules; remove one", retry_after_s=60.0)
+        added = await add_record(schedule_record(schedule), store=store, entry=entry)
     if added is None:
         raise Conflict(f"there is a schedule {new.name!r}; remove it first, or take another name")
     return Answer(_view(schedule_from(added), now, upcoming=5))

@@ -58,9 +58,6 @@ async def add_webhook(desk: Desk, call: Call) -> Answer:
     new: NewWebhook = call.body
     plane = desk.plane
     check_url(new.url, allow_private=plane.private_webhooks)
-    known = await plane.store.count_records(Kind.WEBHOOK, call.tenant, states=(ENABLED, DISABLED))
-    if sum(known.values()) >= WEBHOOKS_MAX:
-        raise TooMany(f"the tenant has {WEBHOOKS_MAX} webhooks; remove one", retry_after_s=60.0)
     secret, now = _new_secret(plane.runtime), plane.store.now()
     webhook = Webhook(
         tenant=call.tenant,
@@ -74,7 +71,11 @@ async def add_webhook(desk: Desk, call: Call) -> Answer:
         created_at=now,
     )
     entry = _entry(desk, call, "webhook.added", new.name)
-    added = await add_record(webhook_record(webhook), store=plane.store, entry=entry)
+    async with plane.gate.hold(call.tenant):
+        known = await plane.store.count_records(Kind.WEBHOOK, call.tenant, states=(ENABLED, DISABLED))
+        if sum(known.values()) >= WEBHOOKS_MAX:
+            raise TooMany(f"the tenant has {WEBHOOKS_MAX} webhooks; remove one", retry_after_s=60.0)
+        added = await add_record(webhook_record(webhook), store=plane.store, entry=entry)
     if added is None:
         raise Conflict(f"there is a webhook {new.name!r}; remove it first, or take another name")
     return Answer(WebhookSecret(webhook=_view(webhook_from(added), now), secret=secret))

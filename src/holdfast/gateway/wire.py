@@ -15,6 +15,7 @@ import struct
 from functools import partial
 from typing import Any, cast
 
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 WHOLE = "holdfast.whole"
@@ -32,6 +33,9 @@ READ_S = 60.0
 answer may be megabytes, and is kept for them."""
 HEAD_BYTES_MAX = 64 << 10
 """More than that of a head that does not end is not kept."""
+PIECE_BYTES = 16 << 10
+"""No more is parsed at once, and nothing while a request waits behind another: one that is parsed takes a hundred times the
+memory that it takes on the wire."""
 _NO_LINGER = struct.pack("ii", 1, 0)
 _OF_A_BODY = frozenset({b"content-length", b"transfer-encoding"})
 _REFUSAL = b"connection: close\r\ncontent-length: 0\r\n\r\n"
@@ -74,8 +78,11 @@ class Protocol(HttpToolsProtocol):
     _head_bytes = 0
     _began = False
     """A first head has come: there is a cycle."""
+    _served: RequestResponseCycle | None = None
+    """Of the requests that have come, the one that is being answered."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        self._kept = bytearray()
         self._gathering = Gathering(transport)
         super().connection_made(cast(asyncio.Transport, self._gathering))
         self._patience = self.loop.call_later(HEAD_S, self._on_late_head)
@@ -84,7 +91,15 @@ class Protocol(HttpToolsProtocol):
         self._wait_no_more()
         if self._unread is not None:
             self._unread.cancel()
+        if self._served is not None and not self._served.response_complete:
+            # uvicorn tells it to the last request that has come, which may be waiting behind this one.
+            self._served.disconnected = True
+            self._served.message_event.set()
         super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._served = cycle
+        super()._start_asgi_task(cycle, app)
 
     def pause_writing(self) -> None:
         self._unread = self.loop.call_later(READ_S, self._on_unread)
@@ -102,6 +117,22 @@ class Protocol(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
+        if self._kept or len(data) > PIECE_BYTES:
+            self._kept += data
+            self._read_kept()
+        else:
+            self._read(data)
+
+    def _read_kept(self) -> None:
+        while self._kept and not self.pipeline and not self.transport.is_closing():
+            piece = bytes(self._kept[:PIECE_BYTES])
+            del self._kept[:PIECE_BYTES]
+            self._read(piece)
+        if self._kept or self.pipeline:
+            self.flow.pause_reading()
+
+    def _read(self, data: bytes) -> None:
+        before = self.scope
         super().data_received(data)
         cycle = self.cycle
         if (
@@ -115,10 +146,12 @@ class Protocol(HttpToolsProtocol):
             if self._patience is not None:
                 self._wait_no_more()
         elif not self.transport.is_closing():
-            self._not_whole(len(data))
+            self._not_whole(len(data), is_first=self._began and self.scope is not before)
 
-    def _not_whole(self, came: int) -> None:
-        if self._is_in_head():
+    def _not_whole(self, came: int, *, is_first: bool) -> None:
+        if is_first:
+            self._head_bytes = 0  # nobody knows how much of it was of requests before it
+        elif self._is_in_head():
             self._head_bytes += came
             if self._head_bytes > HEAD_BYTES_MAX:
                 self._refuse(431)
@@ -136,25 +169,30 @@ class Protocol(HttpToolsProtocol):
             self._patience = None
 
     def _on_late_head(self) -> None:
-        if not self._began or (self.cycle.response_complete and self._is_in_head()):
+        if self._is_in_head() or self.cycle.response_complete:
             self._refuse(408)
-        elif self.cycle.response_complete or self._is_in_head():
-            # All was said, or somebody is to be told something else first.
-            self.transport.close()
         else:
-            self._patience = self.loop.call_later(BODY_S - HEAD_S, self._on_late_body)
+            self._patience = self.loop.call_later(BODY_S - HEAD_S, self._refuse, 408)
 
-    def _on_late_body(self) -> None:
-        if self.cycle.response_started:
-            self.transport.close()
+    def send_400_response(self, msg: str) -> None:
+        if self._is_next_to_be_told():
+            super().send_400_response(msg)
         else:
-            self._refuse(408)
+            self.transport.close()
 
     def _refuse(self, status: int) -> None:
         """Say so, to whoever reads it, and hang up: there is no telling where another request would begin."""
         self._wait_no_more()
-        self.transport.write(STATUS_LINE[status] + _REFUSAL)
+        if self._is_next_to_be_told():
+            self.transport.write(STATUS_LINE[status] + _REFUSAL)
         self.transport.close()
+
+    def _is_next_to_be_told(self) -> bool:
+        """Whoever sent what is refused would take the refusal for the answer to that. Else it is taken for the answer to a
+        request before it, which may have been obeyed, or for a part or a second one of an answer that was given."""
+        if self._is_in_head():
+            return not self._began or self.cycle.response_complete
+        return not self.pipeline and not self.cycle.response_started
 
     def on_headers_complete(self) -> None:
         # The parser takes what follows such a head for another protocol. We speak none, and go on with HTTP: a body would be
@@ -180,6 +218,8 @@ class Protocol(HttpToolsProtocol):
         # Before anything else that the loop has to do: somebody waits for it.
         self._gathering.flush()
         super().on_response_complete()
+        if self._kept or self.pipeline:
+            self._read_kept()
 
     def _answer_whole(self, cycle: RequestResponseCycle, media: bytes, body: bytes) -> bool:
         """What `cycle.send` makes of a head and a body. It looks through the head line by line, and most answers have the same."""

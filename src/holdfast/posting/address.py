@@ -10,7 +10,8 @@ from holdfast.errors import Invalid
 URL_MAX = 2000
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-_NAT64_LOCAL = ipaddress.ip_network("64:ff9b:1::/48")
+_GLOBAL = ipaddress.ip_network("2000::/3")
+"""All that is given out to be reached from everywhere."""
 
 
 def check_url(url: str, *, allow_private: bool) -> None:
@@ -45,7 +46,8 @@ def is_public(address: Address) -> bool:
             inner = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
         if inner is not None:
             return is_public(inner)
-        # Of a network's own, though `is_global` does not know it of either.
-        if address.is_site_local or address in _NAT64_LOCAL:
+        # What else there is belongs to a network of its own, or wraps an IPv4 address in a way that some of them
+        # translate: `is_global` takes much of it for public.
+        if address not in _GLOBAL:
             return False
     return address.is_global and not address.is_multicast
