@@ -21,7 +21,7 @@ from holdfast.flow.dispatch import Dispatched, Placed
 from holdfast.flow.freeze import freeze
 from holdfast.flow.give import MANY
 from holdfast.flow.submit import Order, Submitter
-from holdfast.ports import Accepted, JobFilter
+from holdfast.ports import LISTED_PAYLOAD_MAX, Accepted, JobFilter
 from holdfast.registry import SILENT_S
 from holdfast.stores import StoreWithBus
 
@@ -43,6 +43,18 @@ async def test_job_is_running_and_handed_over_after_one_write(runtime: VirtualRu
         assert (handed.state, handed.worker, handed.attempts) == (State.RUNNING, "w1", 1)
         assert await kinds(stage, job.id) == ["job.submitted", "job.dispatched", "job.started"]
         assert await stage.inner.list_deliveries("w1", limit=10) == []
+        await check_plane(stage, all_ended=False)
+
+
+@on_virtual_time
+async def test_job_whose_payload_the_queue_leaves_out_is_claimed_with_it(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        job = await stage.submit(payload=b'"' + b"x" * LISTED_PAYLOAD_MAX + b'"')
+        [listed] = await stage.inner.list_dispatchable(limit=1)
+        with stage.claims.serving("w1") as claim, claim.open_for(1):
+            assert await stage.dispatch(listed) is Dispatched.SENT
+            assert await claim.take_handed() == []
+        assert (await stage.claim_one()).payload == job.payload
         await check_plane(stage, all_ended=False)
 
 

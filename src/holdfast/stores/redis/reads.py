@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.core.effect import UNSETTLED, Effect, EffectPlace, place_of
 from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.states import EffectState, State
-from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Overdue, Snapshot
+from holdfast.ports import LISTED_PAYLOAD_MAX, DeadLetter, Delivery, JobEvent, JobFilter, Overdue, Snapshot
 from holdfast.stores.batch import AT_WORK
 from holdfast.stores.dispatchable import Without
 from holdfast.stores.redis.commands import Word
@@ -35,12 +35,14 @@ class RedisReads:
 
     # -- jobs --------------------------------------------------------------------------------------
 
-    async def _jobs(self, *command: Word) -> list[tuple[str, Job | None]]:
-        """Of the ids that a command gives, each with its job."""
+    async def _jobs(self, *command: Word, payload_max: Word = "") -> list[tuple[str, Job | None]]:
+        """Of the ids that a command gives, each with its job; the payload is empty where it is larger than that."""
         keys = self._keys
-        ids, rows, payloads, results = await self._asking.run(JOBS, (keys.jobs, keys.payloads, keys.results), command)
+        ids, rows, payloads, results = await self._asking.run(
+            JOBS, (keys.jobs, keys.payloads, keys.results), (payload_max, *command)
+        )
         return [
-            (job_id.decode(), None if row is None else full_job(row, payload, result))
+            (job_id.decode(), None if row is None else full_job(row, payload or b"", result))
             for job_id, row, payload, result in zip(ids, rows, payloads, results, strict=True)
         ]
 
@@ -73,9 +75,9 @@ class RedisReads:
             chosen += members
         if not chosen:
             return []
-        jobs = await self.find_jobs([JobId(_id_in(member)) for member in chosen])
+        jobs = _there(await self._jobs("IDS", *map(_id_in, chosen), payload_max=LISTED_PAYLOAD_MAX))
         # Meanwhile another plane may have been faster.
-        return [job for job in jobs if job is not None and job.state is State.SCHEDULED]
+        return [job for job in jobs if job.state is State.SCHEDULED]
 
     async def _in_turn(self, after: bytes, now: float, room: int, without: Without) -> tuple[bytes | None, list[bytes]]:
         """The next urgency after `after`, and who of it is next."""
@@ -125,7 +127,8 @@ class RedisReads:
         # Most that is due are jobs that wait for a worker: where those are not asked for, they are not walked past.
         is_all = State.SCHEDULED in states
         due = await (self._next_due(place, now, limit) if is_all else self._due_among(states, place, now, limit))
-        jobs = _there(await self._jobs("IDS", *(job_id for _, job_id in due))) if due else []
+        asked = ("IDS", *(job_id for _, job_id in due))
+        jobs = _there(await self._jobs(*asked, payload_max=LISTED_PAYLOAD_MAX)) if due else []
         more = f"{due[-1][0]!r} {due[-1][1]}" if len(due) == limit else ""
         return Overdue([job for job in jobs if job.state in states], more)
 

@@ -12,7 +12,7 @@ from holdfast.core.states import EffectState, State
 from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Overdue, Snapshot
 from holdfast.stores.dispatchable import Without
 from holdfast.stores.rows import effect_of, event_of, job_of, json_text
-from holdfast.stores.sqlite.rows import SELECT_BARE_JOB, SELECT_EFFECT, SELECT_EVENT, SELECT_JOB
+from holdfast.stores.sqlite.rows import SELECT_BARE_JOB, SELECT_EFFECT, SELECT_EVENT, SELECT_JOB, SELECT_LISTED_JOB
 
 if TYPE_CHECKING:
     import apsw
@@ -147,7 +147,7 @@ class Reads:
             if tenant in without.tenants:
                 continue
             rows = self.execute(
-                f"{SELECT_JOB} FROM holdfast_jobs WHERE state = 'SCHEDULED' AND behind = 0 "
+                f"{SELECT_LISTED_JOB} FROM holdfast_jobs WHERE state = 'SCHEDULED' AND behind = 0 "
                 f"AND priority = ? AND tenant = ? AND not_before <= ? {passing}ORDER BY not_before, id",
                 (priority, tenant, now, *without.topics, *without.keys, *demands),
             )
@@ -204,7 +204,7 @@ class Reads:
             index, condition = way
             among = ", ".join(f"'{state}'" for state in State if state in states and _WAYS_BY_STATE.get(state) == way)
             rows = self.execute(
-                f"{SELECT_JOB} FROM holdfast_jobs {index} WHERE {condition} AND state IN ({among}) "
+                f"{SELECT_LISTED_JOB} FROM holdfast_jobs {index} WHERE {condition} AND state IN ({among}) "
                 "AND look_at <= ? AND id > ? ORDER BY id LIMIT ?",
                 (now, after, limit),
             )
