@@ -15,7 +15,7 @@ from holdfast.stores.dispatchable import Without
 from holdfast.stores.redis.commands import Word
 from holdfast.stores.redis.keys import Keys, demanded, inbox_member, sortable
 from holdfast.stores.redis.link import EVENTS, JOBS, READY, Asking
-from holdfast.stores.redis.rows import bare_job, effect_from, event_from, full_job, letter_from
+from holdfast.stores.redis.rows import bare_job, effect_from, event_of_tenant, full_job, letter_from
 
 PAGE = 200
 """What is read at once where not all of it may be wanted."""
@@ -176,27 +176,29 @@ class RedisReads:
         found: list[JobEvent] = []
         page = limit if tenant is None else max(limit, PAGE)
         while len(found) < limit:
-            events = await self._events(after, page, job_id, run)
+            rows = await self._events(after, page, job_id, run)
             found += [
                 event
-                for event in events
-                if (tenant is None or event.tenant == tenant)
+                for number, row in rows
+                if (event := event_of_tenant(number, row, tenant)) is not None
                 and (job_id is None or event.job_id == job_id)
                 and (run is None or event.run == run)
             ]
-            if len(events) < page:
+            if len(rows) < page:
                 break
-            after = events[-1].number
+            after = rows[-1][0]
         return found[:limit]
 
-    async def _events(self, after: int, limit: int, job_id: JobId | None, run: str | None) -> list[JobEvent]:
+    async def _events(
+        self, after: int, limit: int, job_id: JobId | None, run: str | None
+    ) -> list[tuple[int, bytes]]:
         keys = self._keys
         if job_id is not None or run is not None:
             history = keys.history(job_id) if job_id is not None else keys.run_history(run or "")
             entries = await self._asking.run(EVENTS, (keys.events, history), (after, limit))
         else:
             [entries] = await self._asking.ask(("XRANGE", keys.events, f"({after}-0", "+", "COUNT", limit))
-        return [event_from(int(entry.partition(b"-")[0]), fields[1]) for entry, fields in entries]
+        return [(int(entry.partition(b"-")[0]), fields[1]) for entry, fields in entries]
 
     async def pruned_until(self, tenant: Tenant | None) -> int:
         if tenant is not None:
