@@ -82,6 +82,7 @@ class Courier(Listener):
         self._passed: dict[tuple[Tenant, str, int], int] = {}
         """By a webhook's version: up to where its events are known to be of no interest to it. A hint
         that spares writing its place for each event that it does not want."""
+        self._listening: dict[Tenant, list[Webhook]] = {}
         self._front: int | None = None
         """Up to where the stream was read for all of them at once. Others' events are looked at once, and not again for each
         of those who wait for one of their own."""
@@ -99,9 +100,9 @@ class Courier(Listener):
         # What they were sending is sent again when its claim has run out.
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def heard(self, _: Sequence[JobEvent]) -> None:
-        # Where nobody listens, nobody is woken: events are what a plane makes all day.
-        if self._passed:
+    def heard(self, events: Sequence[JobEvent]) -> None:
+        # Only for what somebody wants: events are what a plane makes all day. The others are passed by and by.
+        if any(webhook.wants(event.kind) for event in events for webhook in self._listening.get(event.tenant, ())):
             self.wake()
 
     async def tick(self) -> None:
@@ -113,6 +114,9 @@ class Courier(Listener):
     async def _write_posts(self) -> None:
         webhooks = [webhook_from(record) for record in await self._store.list_due(Kind.WEBHOOK, limit=WEBHOOKS)]
         self._passed = {_version(each): max(each.cursor, self._passed.get(_version(each), 0)) for each in webhooks}
+        self._listening = {}
+        for webhook in webhooks:
+            self._listening.setdefault(webhook.tenant, []).append(webhook)
         if not webhooks:
             self._front = None
             return

@@ -331,6 +331,11 @@ async def test_events_that_nobody_wants_cost_no_write(runtime: VirtualRuntime) -
                 await asyncio.sleep(0.2)
 
             assert stage.store.calls.get("transact", 0) == written
+            looks = stage.store.calls["list_due"]
+            for _ in range(30):
+                await stage.inner.add_notes([Note(ACME, JobId(""), "note", {})])
+                await asyncio.sleep(0)
+            assert stage.store.calls["list_due"] == looks, "whoever does not want it is not looked up for it"
 
 
 @undelivered
