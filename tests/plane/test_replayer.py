@@ -59,6 +59,19 @@ async def test_lost_wake_up_wakes_the_scheduler_and_is_counted(runtime: VirtualR
 
 
 @on_virtual_time
+async def test_scheduler_looks_once_for_all_whose_wake_ups_were_lost(runtime: VirtualRuntime) -> None:
+    """Each look walks past all of them that nobody serves."""
+    async with staged(runtime) as stage:
+        woken: list[float] = []
+        await stage.submit_all([Order(tenant=ACME, topic="mail.send", payload=b"{}", labels={})] * (3 * BATCH))
+        await asyncio.sleep(SCHEDULED_STALE_S)
+        await replayer_of(stage, woken).tick()
+
+        assert stage.counted("jobs_orphan_replayed") == 3 * BATCH
+        assert len(woken) == 1
+
+
+@on_virtual_time
 async def test_lost_decision_is_made_on_a_payload_that_lists_leave_out(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
         read: list[bytes] = []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import apsw
 
 from holdfast.core.effect import Effect, EffectPlace
 from holdfast.core.job import PARKED_UNTIL, Job, JobId, Tenant
@@ -14,10 +16,11 @@ from holdfast.stores.dispatchable import Without
 from holdfast.stores.rows import effect_of, event_of, job_of, json_text
 from holdfast.stores.sqlite.rows import SELECT_BARE_JOB, SELECT_EFFECT, SELECT_EVENT, SELECT_JOB, SELECT_LISTED_JOB
 
-if TYPE_CHECKING:
-    import apsw
-
 T = TypeVar("T")
+
+STATEMENTS_IN_SHORT = 1000
+STEPS_IN_SHORT = 100_000
+"""Instructions of SQLite in one statement: some milliseconds. A list of 200 jobs takes ten thousand."""
 
 _LIVE = ("INDEXED BY holdfast_jobs_live", "look_at IS NOT NULL")
 _UNDECIDED = ("INDEXED BY holdfast_jobs_undecided", "state IN ('PENDING', 'APPROVAL_REQUIRED')")
@@ -62,8 +65,42 @@ def in_one_snapshot(connection: apsw.Connection, question: Callable[[Reads], T])
         connection.execute("COMMIT")
 
 
+class TooLong(Exception):
+    """It takes longer than a loop may wait for it."""
+
+
+def in_short(question: Callable[[Reads], T], reads: Reads) -> T:
+    """Ask for what is mostly there at once, and may lie behind any number of rows. Raises `TooLong` then."""
+    left = STATEMENTS_IN_SHORT
+    execute, is_long = reads.execute, False
+
+    def execute_one(*statement: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise TooLong
+        return execute(*statement)
+
+    def interrupt() -> bool:
+        nonlocal is_long
+        is_long = True
+        return True
+
+    reads.execute = execute_one
+    reads.connection.set_progress_handler(interrupt, STEPS_IN_SHORT)
+    try:
+        return question(reads)
+    except apsw.InterruptError:
+        if not is_long:
+            raise
+        raise TooLong from None
+    finally:
+        reads.connection.set_progress_handler(None)
+
+
 class Reads:
     def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
         # Rows come back as whatever their columns hold; the schema is what types them.
         self.execute: Callable[..., Any] = connection.execute
 
