@@ -109,7 +109,9 @@ async def test_large_payloads_are_left_out_of_the_queues_and_stay_what_they_are(
 
     sent = [sending(store, job) for job in listed]
     order = Submission(job=large, key="k", digest="d")
-    written, [repeated] = await asyncio.gather(store.apply(sent), store.submit([order]))  # in one batch, where there are any
+    written, [repeated] = await asyncio.gather(
+        store.apply(sent), store.submit([order])
+    )  # in one batch, where there are any
     assert written == [True, True]
     assert isinstance(repeated, Accepted)
     assert repeated.job.payload == large.payload

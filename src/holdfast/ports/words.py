@@ -12,7 +12,6 @@ from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.record import Record
 from holdfast.core.states import State
 
-
 LISTED_PAYLOAD_MAX = 16 << 10
 """Larger payloads are left out where jobs are listed by the hundred, many times a second."""
 

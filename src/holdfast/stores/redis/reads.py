@@ -189,9 +189,7 @@ class RedisReads:
             after = rows[-1][0]
         return found[:limit]
 
-    async def _events(
-        self, after: int, limit: int, job_id: JobId | None, run: str | None
-    ) -> list[tuple[int, bytes]]:
+    async def _events(self, after: int, limit: int, job_id: JobId | None, run: str | None) -> list[tuple[int, bytes]]:
         keys = self._keys
         if job_id is not None or run is not None:
             history = keys.history(job_id) if job_id is not None else keys.run_history(run or "")

@@ -19,8 +19,9 @@ SELECT_BARE_JOB = SELECT_JOB.replace(_PAYLOAD, "x''")
 """Its payload is empty."""
 SELECT_LISTED_JOB = SELECT_JOB.replace(
     _PAYLOAD,
-    "CASE WHEN payload IS NULL THEN coalesce((SELECT p.payload FROM holdfast_payloads p WHERE p.job_id = id "
-    f"AND length(p.payload) <= {LISTED_PAYLOAD_MAX}), x'') ELSE payload END",
+    _PAYLOAD.replace("job_id = id)", f"job_id = id AND length(p.payload) <= {LISTED_PAYLOAD_MAX})")
+    .replace("THEN (", "THEN coalesce((")
+    .replace(") ELSE", "), x'') ELSE"),
 )
 """Its payload is empty if it is large."""
 INSERT_JOB = (
