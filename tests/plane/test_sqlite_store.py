@@ -12,6 +12,7 @@ from typing import Any
 import apsw
 import pytest
 
+from holdfast.core.job import Tenant
 from holdfast.core.states import EffectState, Event, State
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import StoreUnavailable
@@ -212,6 +213,22 @@ async def test_session_of_any_length_is_read_beside_the_loop(tmp_path: Path) -> 
 
     assert asked_by
     assert threading.get_ident() not in asked_by
+
+
+async def test_jobs_of_many_tenants_are_listed_without_a_statement_for_each(tmp_path: Path) -> None:
+    """To prepare one takes longer than to ask it."""
+    store = made(tmp_path / "plane.db")
+    assert isinstance(store, SqliteStore)
+    await store.open()
+    tenants = [Tenant(f"t{n:03}") for n in range(200)]
+    await store.submit([Submission(job=a_job(tenant=one), key=None, digest="") for one in tenants for _ in range(3)])
+    assert store._reader is not None
+    assert len(await store.list_dispatchable(limit=500)) == 500
+    before = store._reader.cache_stats()["misses"]
+    found = await store.list_dispatchable(limit=500)
+    assert [job.tenant for job in found[:400]] == [*tenants, *tenants]
+    assert store._reader.cache_stats()["misses"] - before < 10
+    await store.close()
 
 
 @pytest.mark.parametrize("limit", ["STEPS_IN_SHORT", "STATEMENTS_IN_SHORT"])
