@@ -29,7 +29,7 @@ POLL_S = 0.25
 POLL_S_MAX = 5.0
 POLLS_APART = 10
 """So many times as long as a look takes nobody looks again who was not woken: past a hundred thousand jobs that no worker
-serves, a look is long, and with four of them in a second a Redis would do nothing else."""
+serves a look is long, and a plane that waits would do little else."""
 OF_SESSIONS_MAX = 10_000
 STORE_RETRY_S = 1.0
 """After a write that the store did not answer."""
