@@ -86,7 +86,7 @@ class Reconciler(Loop):
         now = self._store.now()
         # Silence may last for an hour, and most of it with empty hands.
         silent = [worker for worker in self._registry.silent(now=now) if self._registry.may_hold(worker)]
-        held = await self._store.list_in_hand(*silent) if silent else []
+        held = await self._store.list_in_hand(*silent, bare=True) if silent else []
         waiting = [job for job in held if job.state is State.DISPATCHED]
         await lose_attempts(waiting, reason="worker-silent", store=self._store, telemetry=self._telemetry)
         self._registry.forget_old(now=now)

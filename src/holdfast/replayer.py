@@ -58,7 +58,8 @@ class Replayer(Loop):
             return
         try:
             await self._replay_pending()
-            await self._replay_scheduled()
+            if await self._replay_scheduled():
+                self._wake_scheduler()
         finally:
             # Also where the store takes no writes: nothing puts them right then, and somebody must hear of them.
             scheduled = max(self._stale, self._stale_so_far)
@@ -74,9 +75,10 @@ class Replayer(Loop):
             if not after:
                 return
 
-    async def _replay_scheduled(self) -> None:
+    async def _replay_scheduled(self) -> bool:
         """Walk past all that wait for too long, or as far as one tick goes: they may be very many, and most of them
-        wait for a worker, which no walk gives them."""
+        wait for a worker, which no walk gives them. True if there are any: for the scheduler to look, once for them all."""
+        found = False
         for _ in range(PAGES):
             if not self._after:
                 self._last_began_at, self._began_at = self._began_at, self._store.now()
@@ -94,10 +96,11 @@ class Replayer(Loop):
                 self._telemetry.orphans_replayed(
                     sum(self._last_began_at < _lost_since(job) <= self._began_at for job in lost)
                 )
-                self._wake_scheduler()
+                found = True
             if not self._after:
                 self._stale = self._stale_so_far
-                return
+                break
+        return found
 
     async def _recover(self, jobs: Sequence[Job]) -> None:
         await recover_jobs(jobs, store=self._store, topics=self._topics, policy=self._policy, telemetry=self._telemetry)

@@ -26,6 +26,10 @@ OTHERS = 50
 OTHERS_LISTS = 20
 POLL_S = 0.25
 """The floor under the wake-ups: a job whose back-off has passed, or whose wake-up was lost, waits this long."""
+POLL_S_MAX = 5.0
+POLLS_APART = 10
+"""So many times as long as a look takes nobody looks again who was not woken: past a hundred thousand jobs that no worker
+serves a look is long, and a plane that waits would do little else."""
 OF_SESSIONS_MAX = 10_000
 STORE_RETRY_S = 1.0
 """After a write that the store did not answer."""
@@ -83,7 +87,13 @@ class Scheduler(Listener):
         bus.on_return(self._hear_return)
 
     async def tick(self) -> None:
-        """Dispatch what fits now, batch after batch, until nothing more fits or nothing is left.
+        began = self._runtime.now()
+        await self._dispatch_what_fits()
+        took_s = self._runtime.now() - began
+        self._every_s = min(max(POLL_S, POLLS_APART * took_s), POLL_S_MAX)
+
+    async def _dispatch_what_fits(self) -> None:
+        """Batch after batch, until nothing more fits or nothing is left.
 
         Jobs that no worker can take now, that are frozen, or whose tenant, topic or rule has all it may have,
         are looked past, so that they do not starve those behind: with all others that want the labels they want,
@@ -111,15 +121,18 @@ class Scheduler(Listener):
                 passed_over.add(job)
                 waits_here = self._freezes.of(job) is not None or placing.serves(job)
                 is_contended |= waits_here or passed_over.hides_others
-            self._heard -= heard
-            self._unserved_by = placing.ready() if passed_over else None
             is_all = len(jobs) < BATCH and len(placed) + len(left) + held == len(waiting)
-            self._room_is_wanted = is_contended or not is_all
-            self._left_waiting = self._room_is_wanted or bool(held or _full(shares))
+            # Until all were seen, what the last look has found holds, and what was heard since: to look past very many may take
+            # long, and whoever is given nothing meanwhile has to be looked for in turn.
+            self._room_is_wanted |= is_contended
+            self._left_waiting |= is_contended or bool(held or _full(shares))
             outcomes = await self._dispatch(placed) if placed else []
-            if any(outcome is not Dispatched.SENT for outcome in outcomes):
-                self._left_waiting = self._room_is_wanted = True
+            is_contended |= any(outcome is not Dispatched.SENT for outcome in outcomes)
             if len(jobs) < BATCH or (Dispatched.SENT not in outcomes and _size(passed_over, shares) == known):
+                self._heard -= heard
+                self._unserved_by = placing.ready() if passed_over else None
+                self._room_is_wanted = is_contended or not is_all
+                self._left_waiting = self._room_is_wanted or bool(held or _full(shares))
                 return
 
     async def _count(self) -> Shares:

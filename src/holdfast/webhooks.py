@@ -35,6 +35,7 @@ from holdfast.core.webhook import (
     webhook_record,
 )
 from holdfast.errors import StoreUnavailable
+from holdfast.flow.newest import newest_number
 from holdfast.locks.runtime import Runtime
 from holdfast.loops import Listener
 from holdfast.ports import JobEvent, RecordChange, Store, Transaction
@@ -45,7 +46,9 @@ WEBHOOKS = 500
 """Read at a tick. Where there are more, those whose turn is longest ago come first."""
 EVENTS = 500
 PAGES = 4
-"""Of events, that one webhook is given at a tick: a tenant that makes them faster than they are read keeps nobody waiting."""
+"""Of events, that one webhook is given at a tick, where it is behind: whoever is further behind keeps nobody waiting."""
+FAR = 10_000
+"""Events that a webhook has passed: then its place is written, or whoever starts anew would look at all of them again."""
 POSTS = 200
 HANDS = 32
 """Posts that one process sends at once."""
@@ -79,6 +82,10 @@ class Courier(Listener):
         self._passed: dict[tuple[Tenant, str, int], int] = {}
         """By a webhook's version: up to where its events are known to be of no interest to it. A hint
         that spares writing its place for each event that it does not want."""
+        self._listening: dict[Tenant, list[Webhook]] = {}
+        self._front: int | None = None
+        """Up to where the stream was read for all of them at once. Others' events are looked at once, and not again for each
+        of those who wait for one of their own."""
         self._sending: Counter[Whose] = Counter()
         self._slow: dict[Whose, float] = {}
         """How long the last try took, where that was long."""
@@ -93,9 +100,9 @@ class Courier(Listener):
         # What they were sending is sent again when its claim has run out.
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def heard(self, _: Sequence[JobEvent]) -> None:
-        # Where nobody listens, nobody is woken: events are what a plane makes all day.
-        if self._passed:
+    def heard(self, events: Sequence[JobEvent]) -> None:
+        # Only for what somebody wants: events are what a plane makes all day. The others are passed by and by.
+        if any(webhook.wants(event.kind) for event in events for webhook in self._listening.get(event.tenant, ())):
             self.wake()
 
     async def tick(self) -> None:
@@ -105,34 +112,49 @@ class Courier(Listener):
     # -- events become posts -----------------------------------------------------------------------
 
     async def _write_posts(self) -> None:
-        records = await self._store.list_due(Kind.WEBHOOK, limit=WEBHOOKS)
-        known = {(r.tenant, r.id, r.version): self._passed.get((r.tenant, r.id, r.version), 0) for r in records}
-        self._passed = known
-        crowded = len(records) == WEBHOOKS
-        for record in records:
-            await self._follow(webhook_from(record), write_turn=crowded)
+        webhooks = [webhook_from(record) for record in await self._store.list_due(Kind.WEBHOOK, limit=WEBHOOKS)]
+        self._passed = {_version(each): max(each.cursor, self._passed.get(_version(each), 0)) for each in webhooks}
+        self._listening = {}
+        for webhook in webhooks:
+            self._listening.setdefault(webhook.tenant, []).append(webhook)
+        if not webhooks:
+            self._front = None
+            return
+        if self._front is None:
+            newest = await newest_number(self._store, at_least=max(self._passed.values()))
+            self._front = max(min(self._passed.values()), newest - PAGES * EVENTS)
+        front = self._front
+        news = await self._store.list_events(after=front, limit=EVENTS)
+        self._front = news[-1].number if news else front
+        crowded = len(webhooks) == WEBHOOKS
+        for webhook in webhooks:
+            await self._follow(webhook, front, news, write_turn=crowded)
+        if len(news) == EVENTS:
+            self.wake()
 
-    async def _follow(self, webhook: Webhook, *, write_turn: bool) -> None:
-        """To the end of the stream, page by page, or as far as one tick goes."""
+    async def _follow(self, webhook: Webhook, front: int, news: Sequence[JobEvent], *, write_turn: bool) -> None:
+        """What it has not seen up to `front`, page by page, or as far as one tick goes; then `news`, which is what follows."""
         for _ in range(PAGES):
-            version = (webhook.tenant, webhook.name, webhook.version)
-            after = max(webhook.cursor, self._passed.get(version, 0))
-            page = await self._store.list_events(after=after, limit=EVENTS, tenant=webhook.tenant)
+            place = self._passed[_version(webhook)]
+            behind = place < front
+            if behind:
+                page = await self._store.list_events(after=place, limit=EVENTS, tenant=webhook.tenant)
+                last = page[-1].number if page else place
+                place = max(last, front) if len(page) < EVENTS else last
+            else:
+                page = [event for event in news if event.tenant == webhook.tenant and event.number > place]
+                place = max(place, news[-1].number) if news else place
             wanted = [event for event in page if webhook.wants(event.kind)]
-            whole = len(page) < EVENTS
-            last = page[-1].number if page else after
-            if whole and not wanted and not write_turn:
-                self._passed[version] = last
-                return
-            moved = replace(webhook, cursor=last, looked_at=self._store.now())
-            posts = [_post(webhook, event) for event in wanted]
-            if not await self._write([_replacing(webhook_record(moved)), *(_new(post) for post in posts)]):
-                # Another replica was quicker, or a person changed it: the next tick reads it anew.
-                return
-            webhook = replace(moved, version=moved.version + 1)
-            self._passed.pop(version, None)
-            self._passed[webhook.tenant, webhook.name, webhook.version] = last
-            if whole:
+            if wanted or write_turn or (behind and place < front) or place - webhook.cursor >= FAR:
+                moved = replace(webhook, cursor=place, looked_at=self._store.now())
+                posts = [_post(webhook, event) for event in wanted]
+                if not await self._write([_replacing(webhook_record(moved)), *(_new(post) for post in posts)]):
+                    # Another replica was quicker, or a person changed it: the next tick reads it anew.
+                    return
+                self._passed.pop(_version(webhook))
+                webhook = replace(moved, version=moved.version + 1)
+            self._passed[_version(webhook)] = place
+            if not behind:
                 return
         self.wake()
 
@@ -234,6 +256,10 @@ class Courier(Listener):
         self._crowd[whose] += 1
         turn_s = self._crowd[whose] / HANDS_PER_WEBHOOK * self._slow.get(whose, 0.0)
         return max(self._runtime.jitter(PUT_OFF_S), min(turn_s, PUT_OFF_S_MAX))
+
+
+def _version(webhook: Webhook) -> tuple[Tenant, str, int]:
+    return webhook.tenant, webhook.name, webhook.version
 
 
 def _post(webhook: Webhook, event: JobEvent) -> Record:

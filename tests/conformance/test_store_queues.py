@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from msgspec.structs import replace
 from plane.jobs import (
     ACME,
@@ -14,13 +16,16 @@ from plane.jobs import (
     dispatched,
     recoverable,
     running,
+    sending,
     stepped,
     submitted,
 )
 from plane.store_fixtures import clock, store, url  # noqa: F401
 
+from holdfast.core.recovery import SCHEDULED_STALE_S
 from holdfast.core.states import Event, State
 from holdfast.gateway.limits import PAYLOAD_BYTES_MAX
+from holdfast.ports import LISTED_PAYLOAD_MAX, Accepted, Submission
 from holdfast.stores import StoreWithBus
 
 
@@ -88,6 +93,30 @@ async def test_many_jobs_with_the_largest_payloads_are_listed_together(store: St
     jobs = [await submitted(store, payload=large) for _ in range(40)]
 
     assert [job.id for job in await store.list_dispatchable(limit=100)] == [job.id for job in jobs]
+
+
+async def test_large_payloads_are_left_out_of_the_queues_and_stay_what_they_are(
+    store: StoreWithBus, clock: ManualRuntime
+) -> None:
+    """The queues are read by the hundred, many times a second, and mostly for their heads."""
+    small = await submitted(store, payload=b'"' + b"x" * (LISTED_PAYLOAD_MAX - 2) + b'"')
+    large = await submitted(store, payload=b'"' + b"x" * (LISTED_PAYLOAD_MAX - 1) + b'"')
+    clock.advance(SCHEDULED_STALE_S)
+
+    listed = await store.list_dispatchable(limit=10)
+    assert listed == [small, replace(large, payload=b"")]
+    assert sorted(await recoverable(store), key=lambda job: job.id) == sorted(listed, key=lambda job: job.id)
+
+    sent = [sending(store, job) for job in listed]
+    order = Submission(job=large, key="k", digest="d")
+    written, [repeated] = await asyncio.gather(
+        store.apply(sent), store.submit([order])
+    )  # in one batch, where there are any
+    assert written == [True, True]
+    assert isinstance(repeated, Accepted)
+    assert repeated.job.payload == large.payload
+    whole = [replace(change.after, payload=job.payload) for change, job in zip(sent, (small, large), strict=True)]
+    assert await store.find_jobs([small.id, large.id]) == whole
 
 
 async def test_recoverable_are_live_jobs_whose_time_has_come(store: StoreWithBus, clock: ManualRuntime) -> None:

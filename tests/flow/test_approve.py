@@ -20,7 +20,7 @@ from holdfast.errors import AlreadyDecided, Invalid, NotApprover, VersionMismatc
 from holdfast.flow.approve import Said
 from holdfast.flow.cancel import cancel
 from holdfast.flow.dispatch import Dispatched
-from holdfast.ports import RecordChange, Transaction
+from holdfast.ports import LISTED_PAYLOAD_MAX, RecordChange, Transaction
 
 
 @on_virtual_time
@@ -38,6 +38,18 @@ async def test_approved_payout_runs_and_uses_its_approval_up(runtime: VirtualRun
             "job.submitted", "approval.requested", "job.approved", "approval.decided", "job.dispatched", "job.started",
             "job.succeeded",
         ]  # fmt: skip
+        await desk.check()
+
+
+@on_virtual_time
+async def test_approval_is_about_arguments_that_the_queue_leaves_out(runtime: VirtualRuntime) -> None:
+    async with deciding(runtime) as desk:
+        job = await desk.pay(payload=b'{"to":"' + b"x" * LISTED_PAYLOAD_MAX + b'"}')
+        await desk.say(job)
+        async with desk.stage.loops(), desk.stage.working():
+            [ended] = await desk.stage.wait_ended(job, within_s=30)
+        assert (ended.state, ended.payload) == (State.SUCCEEDED, job.payload)
+        assert (await desk.approval(job)).state is ApprovalState.CONSUMED
         await desk.check()
 
 

@@ -21,8 +21,9 @@ from holdfast.flow.dispatch import Dispatched, Placed
 from holdfast.flow.freeze import freeze
 from holdfast.flow.give import MANY
 from holdfast.flow.submit import Order, Submitter
-from holdfast.ports import Accepted, JobFilter
+from holdfast.ports import LISTED_PAYLOAD_MAX, Accepted, JobFilter
 from holdfast.registry import SILENT_S
+from holdfast.scheduler import BATCH
 from holdfast.stores import StoreWithBus
 
 
@@ -43,6 +44,18 @@ async def test_job_is_running_and_handed_over_after_one_write(runtime: VirtualRu
         assert (handed.state, handed.worker, handed.attempts) == (State.RUNNING, "w1", 1)
         assert await kinds(stage, job.id) == ["job.submitted", "job.dispatched", "job.started"]
         assert await stage.inner.list_deliveries("w1", limit=10) == []
+        await check_plane(stage, all_ended=False)
+
+
+@on_virtual_time
+async def test_job_whose_payload_the_queue_leaves_out_is_claimed_with_it(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        job = await stage.submit(payload=b'"' + b"x" * LISTED_PAYLOAD_MAX + b'"')
+        [listed] = await stage.inner.list_dispatchable(limit=1)
+        with stage.claims.serving("w1") as claim, claim.open_for(1):
+            assert await stage.dispatch(listed) is Dispatched.SENT
+            assert await claim.take_handed() == []
+        assert (await stage.claim_one()).payload == job.payload
         await check_plane(stage, all_ended=False)
 
 
@@ -245,6 +258,39 @@ async def test_job_that_no_limit_is_for_is_given_past_those_who_wait_for_theirs(
             assert [handed.id for handed in await claim.take_handed()] == [free.id]
         states = Counter(job.state for job in await stage.inner.list_jobs(LIMITED, JobFilter(), before=None, limit=9))
         assert states == {State.DISPATCHED: 1, State.SCHEDULED: 2}
+
+
+@on_virtual_time
+async def test_jobs_are_given_while_it_is_looked_past_very_many_whom_nobody_serves(runtime: VirtualRuntime) -> None:
+    """Else each would have to be looked for past them, and the next one would come in the midst of that."""
+    async with staged(runtime) as stage:
+        stage.submitter = giving(stage)
+        stage.hello("w1", topics=["mail.*"])
+        await stage.submit_all([Order(tenant=ACME, topic="pdf.make", payload=b"{}", labels={})] * (BATCH + 1))
+        await stage.scheduler.tick()
+        stage.store.fault("list_dispatchable", None, times=2)  # a batch, and those of other tenants
+        next_batch = stage.store.pause("list_dispatchable")
+        look = asyncio.create_task(stage.scheduler.tick())
+        await next_batch.reached.wait()
+        with stage.claims.serving("w1") as claim, claim.open_for(1):
+            job = await stage.submit("mail.send")
+            assert [handed.id for handed in await claim.take_handed()] == [job.id]
+        next_batch.open()
+        await look
+
+
+@on_virtual_time
+async def test_the_longer_a_look_takes_the_less_often_it_is_taken_unasked(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        stage.hello("w1")
+        stage.store.fault("list_dispatchable", None, request_s=0.2)
+        stage.scheduler.start()
+        await asyncio.sleep(10)
+        assert stage.store.calls["list_dispatchable"] <= 6
+        job = await stage.submit()
+        await asyncio.sleep(0.5)
+        assert (await stage.job(job.id)).state is State.DISPATCHED
+        await stage.scheduler.stop()
 
 
 @pytest.mark.parametrize("comes", ["a worker", "a silent one again"])

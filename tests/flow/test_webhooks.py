@@ -23,11 +23,12 @@ from holdfast.core.webhook import (
     post_record,
     post_to,
     try_again,
+    webhook_from,
     webhook_record,
 )
 from holdfast.flow.keep import add_record, remove_record
-from holdfast.ports import Note, RecordChange, Transaction
-from holdfast.webhooks import EVENTS, HANDS_PER_WEBHOOK, PAGES, POSTS, PUT_OFF_S_MAX
+from holdfast.ports import JobEvent, Note, RecordChange, Transaction
+from holdfast.webhooks import EVENTS, FAR, HANDS_PER_WEBHOOK, PAGES, POSTS, PUT_OFF_S_MAX
 
 OTHER = Tenant("other")
 
@@ -55,19 +56,20 @@ async def test_tenant_with_many_events_does_not_keep_others_waiting(runtime: Vir
     """What one tick leaves of them the next one takes, at once."""
     receiver = Receiver()
     async with staged(runtime) as stage:
-        await subscribe(stage, "busy", "job.submitted")
+        busy = await subscribe(stage, "busy", "job.submitted")
         theirs = await subscribe(stage, "theirs", "*", tenant=OTHER)
         note = Note(ACME, JobId(""), "note", {})
         await stage.inner.add_notes([note] * (2 * PAGES * EVENTS + 1))
         await stage.submit(tenant=OTHER)
+        await stage.submit()
         await courier(stage, receiver).tick()
 
         assert (await webhook_now(stage, "busy")).cursor == PAGES * EVENTS
         assert len(await posts(stage, "theirs", OTHER)) == 1
         async with couriers(stage, receiver):
             await asyncio.sleep(0.5)
-        assert (await webhook_now(stage, "busy")).cursor == 2 * PAGES * EVENTS
-        assert len(receiver.ids(theirs.url)) == 1
+        assert (await webhook_now(stage, "busy")).cursor > 2 * PAGES * EVENTS
+        assert [len(receiver.ids(webhook.url)) for webhook in (busy, theirs)] == [1, 1]
 
 
 @undelivered
@@ -329,3 +331,52 @@ async def test_events_that_nobody_wants_cost_no_write(runtime: VirtualRuntime) -
                 await asyncio.sleep(0.2)
 
             assert stage.store.calls.get("transact", 0) == written
+            looks = stage.store.calls["list_due"]
+            for _ in range(30):
+                await stage.inner.add_notes([Note(ACME, JobId(""), "note", {})])
+                await asyncio.sleep(0)
+            assert stage.store.calls["list_due"] == looks, "whoever does not want it is not looked up for it"
+
+
+@undelivered
+@on_virtual_time
+async def test_events_of_others_are_looked_at_once_however_many_wait_for_their_own(
+    runtime: VirtualRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[tuple[int, Tenant | None]] = []
+    async with staged(runtime) as stage:
+        webhooks = [await subscribe(stage, "ops", "*", tenant=Tenant(f"t{n}")) for n in range(5)]
+        await stage.inner.add_notes([Note(ACME, JobId(""), "note", {})] * 3 * EVENTS)
+        listed = stage.inner.list_events
+
+        async def list_events(*, after: int, limit: int, tenant: Tenant | None = None) -> list[JobEvent]:
+            looked_at.append((after, tenant))
+            return await listed(after=after, limit=limit, tenant=tenant)
+
+        one = courier(stage, Receiver())
+        for _ in range(4):
+            await one.tick()
+        monkeypatch.setattr(stage.store, "list_events", list_events, raising=False)
+        await one.tick()
+        assert looked_at == [(3 * EVENTS, None)]
+        looked_at.clear()
+        await stage.submit(tenant=webhooks[3].tenant)
+        await one.tick()
+        assert looked_at == [(3 * EVENTS, None)]
+        assert [len(await posts(stage, "ops", webhook.tenant)) for webhook in webhooks] == [0, 0, 0, 1, 0]
+
+
+@undelivered
+@on_virtual_time
+async def test_place_of_a_webhook_that_wants_nothing_is_written_now_and_then(runtime: VirtualRuntime) -> None:
+    """Else a plane that starts anew would look at all that has ever happened for it."""
+    async with staged(runtime) as stage:
+        theirs = await subscribe(stage, "ops", "*", tenant=OTHER)
+        one, note = courier(stage, Receiver()), Note(ACME, JobId(""), "note", {})
+        for _ in range(FAR // EVENTS):
+            await stage.inner.add_notes([note] * (EVENTS - 1))
+            await one.tick()
+        assert webhook_from(await stage.inner.get_record(Kind.WEBHOOK, OTHER, "ops")).cursor == theirs.cursor
+        await stage.inner.add_notes([note] * (EVENTS - 1))
+        await one.tick()
+        assert webhook_from(await stage.inner.get_record(Kind.WEBHOOK, OTHER, "ops")).cursor >= FAR

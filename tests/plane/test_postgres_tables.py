@@ -83,7 +83,7 @@ async def test_migrations_are_applied_once(url: str, admin: psycopg.AsyncConnect
             pass
 
     rows = await (await admin.execute("SELECT version, oldest FROM holdfast_migrations")).fetchall()
-    assert rows == [(1, 1)]
+    assert rows == [(1, 1), (2, 1)]
 
 
 async def test_rows_of_a_statement_are_those_that_were_given(url: str) -> None:
@@ -170,6 +170,32 @@ async def test_finished_jobs_cost_the_living_nothing(url: str, admin: psycopg.As
     with suppress(AssertionError):
         await eventually(flushed, within_s=3)
     assert await value(admin, _ROWS_READ) - before < 2000
+
+
+async def test_those_who_wait_in_a_session_cost_its_next_write_nothing(
+    url: str, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    """However many they are: what is written is written under the lock that all planes wait for."""
+    async with opened(url) as store:
+        await store.submit([Submission(job=a_job(session="s"), key=None, digest="") for _ in range(2000)])
+    await admin.execute("VACUUM ANALYZE holdfast_jobs")
+    await admin.execute("SELECT pg_stat_force_next_flush()")
+    before = await value(admin, _ROWS_READ)
+    async with opened(url) as store:
+        last = [await submitted(store, session="s") for _ in range(10)]
+        [first] = await store.list_dispatchable(limit=10)
+        working = await stepped(store, first, Event.DISPATCH, worker="w1", fence=7)
+        assert await store.list_dispatchable(limit=10) == []
+        await stepped(store, working, Event.CANCEL)
+        [second] = await store.list_dispatchable(limit=10)
+        assert second not in (first, *last)
+
+    async def flushed() -> bool:
+        return bool(await value(admin, _ROWS_READ) != before)
+
+    with suppress(AssertionError):
+        await eventually(flushed, within_s=3)
+    assert await value(admin, _ROWS_READ) - before < 500
 
 
 _ROWS_READ = (

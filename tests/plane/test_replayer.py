@@ -17,14 +17,15 @@ from holdfast.core.recovery import SCHEDULED_STALE_S
 from holdfast.core.states import State
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import StoreUnavailable
+from holdfast.flow.decide import AllowAll, Decision
 from holdfast.flow.submit import Order, new_job
-from holdfast.ports import Store, Submission
+from holdfast.ports import LISTED_PAYLOAD_MAX, Store, Submission
 from holdfast.replayer import BATCH, Replayer
 
 
-async def undecided(stage: Stage) -> Job:
+async def undecided(stage: Stage, payload: bytes = b"{}") -> Job:
     """A job whose decision was lost: the process died between the two."""
-    order = Order(tenant=ACME, topic="mail.send", payload=b"{}", labels={})
+    order = Order(tenant=ACME, topic="mail.send", payload=payload, labels={})
     now = stage.inner.now()
     job = new_job(order, Topic(name="mail.send"), job_id=JobId(f"{stage.runtime.wall_us():014x}z"), now=now)
     await stage.inner.submit([Submission(job=job, key=None, digest="")])
@@ -55,6 +56,39 @@ async def test_lost_wake_up_wakes_the_scheduler_and_is_counted(runtime: VirtualR
 
         assert len(woken) == 1
         assert stage.counted("jobs_orphan_replayed") == 1
+
+
+@on_virtual_time
+async def test_scheduler_looks_once_for_all_whose_wake_ups_were_lost(runtime: VirtualRuntime) -> None:
+    """Each look walks past all of them that nobody serves."""
+    async with staged(runtime) as stage:
+        woken: list[float] = []
+        await stage.submit_all([Order(tenant=ACME, topic="mail.send", payload=b"{}", labels={})] * (3 * BATCH))
+        await asyncio.sleep(SCHEDULED_STALE_S)
+        await replayer_of(stage, woken).tick()
+
+        assert stage.counted("jobs_orphan_replayed") == 3 * BATCH
+        assert len(woken) == 1
+
+
+@on_virtual_time
+async def test_lost_decision_is_made_on_a_payload_that_lists_leave_out(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        read: list[bytes] = []
+
+        class Reader(AllowAll):
+            def decide(self, job: Job) -> Decision:
+                read.append(job.payload)
+                return super().decide(job)
+
+        stage.policy = Reader()
+        job = await undecided(stage, b'"' + b"x" * LISTED_PAYLOAD_MAX + b'"')
+        await asyncio.sleep(Topic(name="").pending_timeout_s)
+        await replayer_of(stage, []).tick()
+
+        assert read == [job.payload]
+        decided = await stage.job(job.id)
+        assert (decided.state, decided.payload) == (State.SCHEDULED, job.payload)
 
 
 @on_virtual_time

@@ -12,6 +12,7 @@ from typing import Any
 import apsw
 import pytest
 
+from holdfast.core.job import Tenant
 from holdfast.core.states import EffectState, Event, State
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import StoreUnavailable
@@ -20,6 +21,7 @@ from holdfast.locks.runtime import SYSTEM, Runtime
 from holdfast.ports import Accepted, Note, Submission
 from holdfast.stores import StoreWithBus, open_store
 from holdfast.stores.ledger import REVIEW_MAX
+from holdfast.stores.sqlite import reads
 from holdfast.stores.sqlite.file import PLANE_VERSION
 from holdfast.stores.sqlite.reads import Reads
 from holdfast.stores.sqlite.store import SqliteStore
@@ -211,6 +213,53 @@ async def test_session_of_any_length_is_read_beside_the_loop(tmp_path: Path) -> 
 
     assert asked_by
     assert threading.get_ident() not in asked_by
+
+
+async def test_jobs_of_many_tenants_are_listed_without_a_statement_for_each(tmp_path: Path) -> None:
+    """To prepare one takes longer than to ask it."""
+    store = made(tmp_path / "plane.db")
+    assert isinstance(store, SqliteStore)
+    await store.open()
+    tenants = [Tenant(f"t{n:03}") for n in range(200)]
+    await store.submit([Submission(job=a_job(tenant=one), key=None, digest="") for one in tenants for _ in range(3)])
+    assert store._reader is not None
+    assert len(await store.list_dispatchable(limit=500)) == 500
+    before = store._reader.cache_stats()["misses"]
+    found = await store.list_dispatchable(limit=500)
+    assert [job.tenant for job in found[:400]] == [*tenants, *tenants]
+    assert store._reader.cache_stats()["misses"] - before < 10
+    await store.close()
+
+
+@pytest.mark.parametrize("limit", ["STEPS_IN_SHORT", "STATEMENTS_IN_SHORT"])
+async def test_jobs_behind_very_many_others_are_looked_for_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """However many there are: what the loop itself waits for is bounded, in rows and in statements."""
+    store = made(tmp_path / "plane.db")
+    assert isinstance(store, SqliteStore)
+    await store.open()
+    await store.submit(
+        [Submission(job=a_job(topic="nobody", priority=n % 20), key=None, digest="") for n in range(500)]
+    )
+    last = await submitted(store, topic="served", priority=-1)
+    asked_by: set[int] = set()
+
+    def trace(*_: object) -> bool:
+        asked_by.add(threading.get_ident())
+        return True
+
+    assert store._scanner is not None
+    store._scanner.exec_trace = trace
+    assert await store.list_dispatchable(limit=1, except_topics=["nobody"]) == [last]
+    assert not asked_by, "what is found soon is found in place"
+    monkeypatch.setattr(reads, limit, 20)
+    assert await store.list_dispatchable(limit=1, except_topics=["nobody"]) == [last]
+    assert asked_by
+    assert threading.get_ident() not in asked_by
+    monkeypatch.undo()
+    assert await store.list_dispatchable(limit=1, except_topics=["nobody"]) == [last]
+    await store.close()
 
 
 async def test_locks_and_jobs_of_a_process_share_one_writer(tmp_path: Path) -> None:

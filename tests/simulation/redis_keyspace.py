@@ -177,6 +177,9 @@ class Keyspace:
     def do_hexists(self, key: bytes, name: bytes) -> int:
         return int(name in self._hash(key))
 
+    def do_hstrlen(self, key: bytes, name: bytes) -> int:
+        return len(self._hash(key).get(name, b""))
+
     def do_hincrby(self, key: bytes, name: bytes, delta: bytes) -> int:
         fields: dict[bytes, bytes] = self._made(dict, key)
         now = int(fields.get(name, b"0")) + int(delta)

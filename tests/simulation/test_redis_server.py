@@ -159,6 +159,7 @@ class Asker:
             ("HGETALL", key),
             ("HVALS", key),
             ("HEXISTS", key, names[0]),
+            ("HSTRLEN", key, names[0]),
             ("HDEL", key, *names),
             ("HINCRBY", count, names[0], self.chance.randint(-2, 2)),
             ("HGETALL", count),

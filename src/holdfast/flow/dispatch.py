@@ -185,8 +185,9 @@ class Dispatcher:
             self._hand_over(sending.handover, started=written)
 
     def _sending(self, change: Change) -> Sending:
-        """By way of a claim that waits for it, else as a delivery."""
-        door = self._doors.open(change.after.worker)
+        """By way of a claim that waits for it, else as a delivery. What was listed without its payload is left for the
+        claim to read: what a look at the queue keeps in memory must not grow with what waits there."""
+        door = self._doors.open(change.after.worker) if change.before.payload else None
         if door is None:
             return Sending(change)
         # The lease begins after the door was opened: the claim counts from there.

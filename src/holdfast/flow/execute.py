@@ -98,7 +98,7 @@ async def claim_again(worker: str, holding: Collection[Attempt], *, store: Store
     """What runs on the worker by the plane's books and not by its own: the answer to a claim was lost.
     The same attempts, with a lease that begins now."""
     held = frozenset(holding)
-    running = [job for job in await store.list_in_hand(worker) if job.state is State.RUNNING]
+    running = [job for job in await store.list_in_hand(worker, bare=True) if job.state is State.RUNNING]
     missed = [ref for job in running if (ref := Attempt(job.id, job.fence)) not in held]
     standings = await renew_attempts(missed, store=store, telemetry=telemetry)
     return [standing.job for standing in standings if standing.job is not None]
@@ -178,7 +178,7 @@ async def renew_attempts(attempts: Sequence[Attempt], *, store: Store, telemetry
 
 async def find_cancelled(worker: str, *, store: Store) -> list[Attempt]:
     """What runs on the worker although somebody has asked that it be stopped."""
-    held = await store.list_in_hand(worker)
+    held = await store.list_in_hand(worker, bare=True)
     return [Attempt(job.id, job.fence) for job in held if job.state is State.RUNNING and job.cancel_requested]
 
 

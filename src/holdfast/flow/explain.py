@@ -125,7 +125,7 @@ class Explainer:
             tenant=tenant,
             now=now,
             alive_since=now - self._silent_s,
-            in_hand=await self._store.list_in_hand(worker_id),
+            in_hand=await self._store.list_in_hand(worker_id, bare=True),
             waiting=await self._store.list_dispatchable(limit=LINE_MAX),
             is_claiming=self._is_claiming(worker_id),
         )
@@ -158,7 +158,7 @@ class Explainer:
             last_code=next((_code(event.detail) for event in reversed(moved) if event.kind in _MOVES), ""),
             approval=approvals.get(job.approval),
             is_claiming=self._is_claiming(job.worker),
-            in_hand=await self._store.list_in_hand(job.worker) if job.state is State.DISPATCHED else (),
+            in_hand=await self._store.list_in_hand(job.worker, bare=True) if job.state is State.DISPATCHED else (),
             dead_letter=None if letter is None else letter.number,
             replayed_as=None if letter is None else letter.replayed_as,
             **(await self._scheduled(job) if job.state is State.SCHEDULED else {}),

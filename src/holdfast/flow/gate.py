@@ -30,8 +30,10 @@ from holdfast.core.record import Kind
 from holdfast.core.states import Event, State
 from holdfast.errors import Invalid
 from holdfast.flow.policies import find_active
+from holdfast.flow.whole import with_payloads
 from holdfast.ports import Change, Note, RecordChange, Store, Transaction
 
+MOVED_ON = "moved-on"
 POLICY_TIGHTENED = "policy-tightened"
 
 
@@ -144,7 +146,8 @@ class Passage(NamedTuple):
     """What the gate makes of one dispatch."""
 
     transaction: Transaction
-    """Empty where the policy cannot be asked now, or this process has an old one: it comes round again."""
+    """Empty where the job has moved on, the policy cannot be asked now, or this process has an old one: it comes round
+    again, if at all."""
     refused: str
     """Why the job is not dispatched but decided again; empty: it is dispatched, and its approval used up."""
 
@@ -157,10 +160,13 @@ async def pass_gate(dispatches: Sequence[Change], *, store: Store, policy: Polic
     holds for it, too.
     """
     approvals = await find_approvals([change.before for change in dispatches], store=store)
+    jobs = await with_payloads([change.before for change in dispatches], store=store)
     now = store.now()
     passages = []
-    for change in dispatches:
-        job = change.before
+    for change, job in zip(dispatches, jobs, strict=True):
+        if job is None:
+            passages.append(Passage(Transaction(), MOVED_ON))
+            continue
         approval = approvals.get(job.approval)
         why = why_unusable(approval, job, now=now)
         if not why and not still_allows(job.decision, policy, job):

@@ -13,6 +13,7 @@ from holdfast.core.topic import Topics
 from holdfast.flow.decide import Policy, decided
 from holdfast.flow.gate import apply_changes
 from holdfast.flow.session import why_stopped
+from holdfast.flow.whole import with_payloads
 from holdfast.ports import Change, Store
 from holdfast.telemetry import Telemetry
 
@@ -26,7 +27,16 @@ async def recover_jobs(
     """Apply the recovery rule to each job, by compare-and-set: a second reconciler is a no-op."""
     now = store.now()
     planned = [(job, recover(job, topics.get(job.topic), now=now)) for job in jobs]
-    changes = [change for job, action in planned if (change := remedy(job, action, policy=policy, now=now)) is not None]
+    undecided = [job for job, action in planned if action.remedy is Remedy.DECIDE]
+    whole = {job.id: job for job in await with_payloads(undecided, store=store) if job is not None}
+    changes = []
+    for job, action in planned:
+        decides = action.remedy is Remedy.DECIDE  # for which the policy reads the payload
+        if decides and job.id not in whole:
+            continue  # it has moved on
+        change = remedy(whole[job.id] if decides else job, action, policy=policy, now=now)
+        if change is not None:
+            changes.append(change)
     if not changes:
         return 0
     done = 0

@@ -13,6 +13,7 @@ import msgspec
 from holdfast.core.family import fits
 from holdfast.core.job import JobId, Tenant
 from holdfast.core.states import TERMINAL
+from holdfast.flow.newest import newest_number
 from holdfast.gateway.views import event_view
 from holdfast.gateway.waiting import Hints
 from holdfast.ports import JobEvent, Store
@@ -114,20 +115,10 @@ class Feed:
 
     async def last_number(self) -> int:
         """Of the newest event; 0 if there is none. Asked of the store: of what another process wrote, the word may not have come."""
-        # Found by halving what lies beyond what was heard, which is mostly nothing.
-        low, step = self.heard_until, 1
-        while await self._store.list_events(after=low + step - 1, limit=1):
-            low, step = low + step, step * 2
-        high = low + step
-        while high - low > 1:
-            middle = (low + high) // 2
-            if await self._store.list_events(after=middle - 1, limit=1):
-                low = middle
-            else:
-                high = middle
+        newest = await newest_number(self._store, at_least=self.heard_until)
         # No further than was heard, once something was: by that readers know what they have missed.
-        self.heard_until = self.heard_until or low
-        return low
+        self.heard_until = self.heard_until or newest
+        return newest
 
     def _heard(self, events: Sequence[JobEvent]) -> None:
         for event in events:

@@ -269,7 +269,7 @@ async def goodbye(desk: Desk, call: Call) -> Answer:
 async def drain(plane: Plane, worker: str) -> None:
     """Nothing more for this worker: what it has not started goes to others, what it runs it may finish."""
     plane.registry.drain(worker, now=plane.store.now())
-    waiting = [job for job in await plane.store.list_in_hand(worker) if job.state is State.DISPATCHED]
+    waiting = [job for job in await plane.store.list_in_hand(worker, bare=True) if job.state is State.DISPATCHED]
     await lose_attempts(waiting, reason=DRAINING, store=plane.store, telemetry=plane.telemetry)
     plane.wake()
 
@@ -277,5 +277,5 @@ async def drain(plane: Plane, worker: str) -> None:
 async def _bury(plane: Plane, worker: str, *, reason: str) -> None:
     # No new jobs for it first: one dispatched after the list was read would be found by nobody.
     plane.registry.gone(worker, now=plane.store.now())
-    jobs = await plane.store.list_in_hand(worker)
+    jobs = await plane.store.list_in_hand(worker, bare=True)
     await lose_attempts(jobs, reason=reason, store=plane.store, telemetry=plane.telemetry)

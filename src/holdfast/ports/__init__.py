@@ -7,6 +7,7 @@ backend passes. The store is the truth; a bus is a wake-up and may lose, repeat 
 from holdfast.ports.bus import Bus
 from holdfast.ports.store import Store
 from holdfast.ports.words import (
+    LISTED_PAYLOAD_MAX,
     Accepted,
     Change,
     DeadLetter,
@@ -24,6 +25,7 @@ from holdfast.ports.words import (
 )
 
 __all__ = [
+    "LISTED_PAYLOAD_MAX",
     "Accepted",
     "Bus",
     "Change",

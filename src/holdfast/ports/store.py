@@ -74,7 +74,8 @@ class Store(Protocol):
         `except_topics`, of `except_tenants`, under `except_keys` (the keys of limits that their
         `decision` names) and of `except_demands` are left out, and so are those of a `session` that is at
         work: of a session's jobs only the first is listed. That is one which was begun and waits to be tried
-        again; else the oldest, whatever its priority."""
+        again; else the oldest, whatever its priority. A payload of more than `LISTED_PAYLOAD_MAX` is empty, and
+        is not even read."""
 
     async def list_session(self, tenant: Tenant, session: str) -> list[Job]:
         """All live jobs of a session, however many, in order of id: who interrupts it stops every one."""
@@ -86,10 +87,11 @@ class Store(Protocol):
     async def list_recoverable(self, *, states: Collection[State], limit: int, after: str = "") -> Overdue:
         """Live jobs in these states that may need recovery: their `recovery.next_look` has come. Page by page, in an
         order of the store's own; `after` is where the page before ended. What a page costs does not grow with the
-        jobs before it, nor with those in other states. Who changes meanwhile may be missed until pages begin anew."""
+        jobs before it, nor with those in other states. Who changes meanwhile may be missed until pages begin anew.
+        Payloads as in `list_dispatchable`."""
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
-        """Replace each job if the store still has `before`'s version. One answer per change: False,
+        """Replace each job if the store still has `before`'s version. Its payload stays, where both have the same. One answer per change: False,
         and nothing of that change happened, if the job has moved on. Independent of each other.
 
         The event, the delivery and the dead letter of a change are written in its transaction.

@@ -12,6 +12,9 @@ from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.record import Record
 from holdfast.core.states import State
 
+LISTED_PAYLOAD_MAX = 16 << 10
+"""Larger payloads are left out where jobs are listed by the hundred, many times a second."""
+
 
 class Delivery(NamedTuple):
     """A message: this worker may start this attempt. `(job_id, fence)` is its identity."""

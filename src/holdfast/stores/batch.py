@@ -165,6 +165,9 @@ class BatchLedger(Ledger):
                 self.payloads.add(before.id)
             if is_bounded_anew(before, after):
                 self.rebound.add(before.id)
+        known = self.jobs.get(before.id)
+        if known is not None and not after.payload:  # it was listed without: others of this batch ask for it in full
+            after = replace(after, payload=known.payload)
         if after.state is State.DISPATCHED and before.state is not State.DISPATCHED:
             self.dispatched_here.add(Delivery(after.worker, after.id, after.fence))
         self._keep(after)

@@ -92,9 +92,9 @@ _REMOVE_RECORDS = f"""
     WHERE r.kind = x.kind AND r.tenant = x.tenant AND r.id = x.id
 """  # noqa: S608  (names of columns)
 # Who is next is worked out when a job of the session changes, not when jobs are listed: neither many sessions
-# nor one with many jobs cost the list anything.
+# nor one with many jobs cost the list anything. Nor do those who wait behind it: the first is found by an index of its own.
 ARRANGE = f"""
-    WITH turn AS (
+    WITH turn AS MATERIALIZED (
         SELECT x.tenant, x.session, CASE WHEN NOT EXISTS (
             SELECT FROM holdfast_jobs w WHERE w.tenant = x.tenant AND w.session = x.session AND w.session <> ''
             AND w.look_at IS NOT NULL AND w.state IN ('DISPATCHED', 'RUNNING')
@@ -104,10 +104,12 @@ ARRANGE = f"""
             ORDER BY (f.attempts = 0 OR f.not_before >= 253402300799.0), f.not_before, f.id LIMIT 1
         ) END AS id
         FROM {rows_of(("tenant", "session"))}
+    ), past AS (
+        UPDATE holdfast_jobs j SET behind = true
+        FROM turn WHERE j.tenant = turn.tenant AND j.session = turn.session AND j.session <> ''
+        AND j.state = 'SCHEDULED' AND NOT j.behind AND j.id IS DISTINCT FROM turn.id
     )
-    UPDATE holdfast_jobs j SET behind = j.id IS DISTINCT FROM turn.id
-    FROM turn WHERE j.tenant = turn.tenant AND j.session = turn.session AND j.session <> '' AND j.look_at IS NOT NULL
-    AND j.state = 'SCHEDULED' AND j.behind <> (j.id IS DISTINCT FROM turn.id)
+    UPDATE holdfast_jobs j SET behind = false FROM turn WHERE j.id = turn.id AND j.behind
 """  # noqa: S608  (names of columns)
 
 

@@ -17,6 +17,7 @@ from holdfast.stores.postgres.rows import (
     SELECT_EFFECT,
     SELECT_EVENT,
     SELECT_JOB,
+    SELECT_LISTED_JOB,
     arrays_of,
     rows_of,
 )
@@ -89,7 +90,7 @@ _DISPATCHABLE = f"""
         ORDER BY first.round, first.not_before, first.id LIMIT $5
     )
     SELECT j.*, chosen.turn, here.urgency FROM here LEFT JOIN chosen ON true
-    LEFT JOIN LATERAL ({SELECT_JOB} WHERE id = chosen.id) j ON true
+    LEFT JOIN LATERAL ({SELECT_LISTED_JOB} WHERE id = chosen.id) j ON true
     ORDER BY chosen.round, chosen.not_before, chosen.id
 """  # noqa: S608  (names of columns)
 
@@ -101,7 +102,10 @@ class Reads:
         """Where the turn between tenants stands, for each urgency: the last tenant that had its turn."""
 
     async def find_jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
-        found = {row[0]: job_of(row) for row in await self._fetch(f"{SELECT_JOB} WHERE id = ANY ($1)", list(ids))}
+        return await self._jobs(SELECT_JOB, ids)
+
+    async def _jobs(self, select: str, ids: Sequence[JobId]) -> list[Job | None]:
+        found = {row[0]: job_of(row) for row in await self._fetch(f"{select} WHERE id = ANY ($1)", list(ids))}
         return [found.get(job_id) for job_id in ids]
 
     async def list_jobs(self, tenant: Tenant, wanted: JobFilter, before: JobId | None, limit: int) -> list[Job]:
@@ -179,7 +183,7 @@ class Reads:
         due = await self._fetch(_DUE_AMONG.format(found), now, list(states), *place, limit)
         if not due:
             return Overdue([], "")
-        jobs = await self.find_jobs([row["id"] for row in due])
+        jobs = await self._jobs(SELECT_LISTED_JOB, [row["id"] for row in due])
         end = due[-1]
         # Meanwhile another plane may have been faster.
         there = [job for job in jobs if job is not None and job.state in states]

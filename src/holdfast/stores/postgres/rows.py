@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.job import Job
+from holdfast.ports import LISTED_PAYLOAD_MAX
 from holdfast.stores.rows import ANEW, EFFECT, EVENT, ONCE, RECORD, limit_key, values_anew, values_once
 
 _TYPES = {
@@ -86,6 +87,10 @@ def _numbers(values: Sequence[Any]) -> str:
 SELECT_JOB = f"SELECT {columns((*ONCE, *ANEW))} FROM holdfast_jobs"  # noqa: S608  (names of columns)
 SELECT_BARE_JOB = SELECT_JOB.replace(" payload,", " ''::bytea,")
 """Its payload is empty."""
+SELECT_LISTED_JOB = SELECT_JOB.replace(
+    " payload,", f" CASE WHEN octet_length(payload) <= {LISTED_PAYLOAD_MAX} THEN payload ELSE ''::bytea END,"
+)
+"""Its payload is empty if it is large."""
 SELECT_EVENT = f"SELECT {columns(EVENT)} FROM holdfast_events"  # noqa: S608  (names of columns)
 SELECT_RECORD = f"SELECT {columns(RECORD)} FROM holdfast_records"  # noqa: S608  (names of columns)
 SELECT_EFFECT = f"SELECT {columns(EFFECT)} FROM holdfast_effects"  # noqa: S608  (names of columns)

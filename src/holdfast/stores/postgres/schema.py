@@ -29,7 +29,7 @@ class Migration(NamedTuple):
     """Programs that know at least this version can work with the tables after it."""
 
 
-MIGRATIONS = (Migration(1, "tables.sql", oldest=1),)
+MIGRATIONS = (Migration(1, "tables.sql", oldest=1), Migration(2, "first_of_session.sql", oldest=1))
 KNOWN = MIGRATIONS[-1].version
 
 CREATE_S = 60.0

@@ -2,19 +2,28 @@
 -- Jobs in full, all of one moment.
 --
 -- KEYS    jobs, payloads, results
--- ARGV    'IDS' and ids; or a command that gives ids
+-- ARGV    the size of payload that is left out, being larger (empty: none is); then 'IDS' and ids, or a command that gives ids
 -- Answer  ids, their rows, payloads and results
 local call = redis.call
 local CHUNK = 1000
 local ids
+local largest = tonumber(table.remove(ARGV, 1))
 if ARGV[1] == 'IDS' then
   ids = ARGV
   table.remove(ids, 1)
 else
   ids = call(unpack(ARGV))
 end
-local answer = {ids}
-for i, key in ipairs(KEYS) do
+
+local function small_payloads()
+  local values = {}
+  for i, id in ipairs(ids) do
+    values[i] = call('HSTRLEN', KEYS[2], id) <= largest and call('HGET', KEYS[2], id)
+  end
+  return values
+end
+
+local function values_of(key)
   local values = {}
   for start = 1, #ids, CHUNK do
     local part = call('HMGET', key, unpack(ids, start, math.min(start + CHUNK - 1, #ids)))
@@ -22,6 +31,7 @@ for i, key in ipairs(KEYS) do
       values[#values + 1] = value
     end
   end
-  answer[i + 1] = values
+  return values
 end
-return answer
+
+return {ids, values_of(KEYS[1]), largest and small_payloads() or values_of(KEYS[2]), values_of(KEYS[3])}

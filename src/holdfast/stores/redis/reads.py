@@ -9,13 +9,13 @@ from typing import Any
 from holdfast.core.effect import UNSETTLED, Effect, EffectPlace, place_of
 from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.states import EffectState, State
-from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Overdue, Snapshot
+from holdfast.ports import LISTED_PAYLOAD_MAX, DeadLetter, Delivery, JobEvent, JobFilter, Overdue, Snapshot
 from holdfast.stores.batch import AT_WORK
 from holdfast.stores.dispatchable import Without
 from holdfast.stores.redis.commands import Word
 from holdfast.stores.redis.keys import Keys, demanded, inbox_member, sortable
 from holdfast.stores.redis.link import EVENTS, JOBS, READY, Asking
-from holdfast.stores.redis.rows import bare_job, effect_from, event_from, full_job, letter_from
+from holdfast.stores.redis.rows import bare_job, effect_from, event_of_tenant, full_job, letter_from
 
 PAGE = 200
 """What is read at once where not all of it may be wanted."""
@@ -35,12 +35,14 @@ class RedisReads:
 
     # -- jobs --------------------------------------------------------------------------------------
 
-    async def _jobs(self, *command: Word) -> list[tuple[str, Job | None]]:
-        """Of the ids that a command gives, each with its job."""
+    async def _jobs(self, *command: Word, payload_max: Word = "") -> list[tuple[str, Job | None]]:
+        """Of the ids that a command gives, each with its job; the payload is empty where it is larger than that."""
         keys = self._keys
-        ids, rows, payloads, results = await self._asking.run(JOBS, (keys.jobs, keys.payloads, keys.results), command)
+        ids, rows, payloads, results = await self._asking.run(
+            JOBS, (keys.jobs, keys.payloads, keys.results), (payload_max, *command)
+        )
         return [
-            (job_id.decode(), None if row is None else full_job(row, payload, result))
+            (job_id.decode(), None if row is None else full_job(row, payload or b"", result))
             for job_id, row, payload, result in zip(ids, rows, payloads, results, strict=True)
         ]
 
@@ -73,9 +75,9 @@ class RedisReads:
             chosen += members
         if not chosen:
             return []
-        jobs = await self.find_jobs([JobId(_id_in(member)) for member in chosen])
+        jobs = _there(await self._jobs("IDS", *map(_id_in, chosen), payload_max=LISTED_PAYLOAD_MAX))
         # Meanwhile another plane may have been faster.
-        return [job for job in jobs if job is not None and job.state is State.SCHEDULED]
+        return [job for job in jobs if job.state is State.SCHEDULED]
 
     async def _in_turn(self, after: bytes, now: float, room: int, without: Without) -> tuple[bytes | None, list[bytes]]:
         """The next urgency after `after`, and who of it is next."""
@@ -125,7 +127,8 @@ class RedisReads:
         # Most that is due are jobs that wait for a worker: where those are not asked for, they are not walked past.
         is_all = State.SCHEDULED in states
         due = await (self._next_due(place, now, limit) if is_all else self._due_among(states, place, now, limit))
-        jobs = _there(await self._jobs("IDS", *(job_id for _, job_id in due))) if due else []
+        asked = ("IDS", *(job_id for _, job_id in due))
+        jobs = _there(await self._jobs(*asked, payload_max=LISTED_PAYLOAD_MAX)) if due else []
         more = f"{due[-1][0]!r} {due[-1][1]}" if len(due) == limit else ""
         return Overdue([job for job in jobs if job.state in states], more)
 
@@ -173,27 +176,27 @@ class RedisReads:
         found: list[JobEvent] = []
         page = limit if tenant is None else max(limit, PAGE)
         while len(found) < limit:
-            events = await self._events(after, page, job_id, run)
+            rows = await self._events(after, page, job_id, run)
             found += [
                 event
-                for event in events
-                if (tenant is None or event.tenant == tenant)
+                for number, row in rows
+                if (event := event_of_tenant(number, row, tenant)) is not None
                 and (job_id is None or event.job_id == job_id)
                 and (run is None or event.run == run)
             ]
-            if len(events) < page:
+            if len(rows) < page:
                 break
-            after = events[-1].number
+            after = rows[-1][0]
         return found[:limit]
 
-    async def _events(self, after: int, limit: int, job_id: JobId | None, run: str | None) -> list[JobEvent]:
+    async def _events(self, after: int, limit: int, job_id: JobId | None, run: str | None) -> list[tuple[int, bytes]]:
         keys = self._keys
         if job_id is not None or run is not None:
             history = keys.history(job_id) if job_id is not None else keys.run_history(run or "")
             entries = await self._asking.run(EVENTS, (keys.events, history), (after, limit))
         else:
             [entries] = await self._asking.ask(("XRANGE", keys.events, f"({after}-0", "+", "COUNT", limit))
-        return [event_from(int(entry.partition(b"-")[0]), fields[1]) for entry, fields in entries]
+        return [(int(entry.partition(b"-")[0]), fields[1]) for entry, fields in entries]
 
     async def pruned_until(self, tenant: Tenant | None) -> int:
         if tenant is not None:

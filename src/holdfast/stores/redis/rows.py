@@ -61,6 +61,12 @@ def event_from(number: int, row: bytes) -> JobEvent:
     return event_of((number, *_unpack(row)))
 
 
+def event_of_tenant(number: int, row: bytes, tenant: Tenant | None) -> JobEvent | None:
+    """None if it is not the tenant's, where one is named: of most that are read for one nothing more is looked at."""
+    values = _unpack(row)
+    return event_of((number, *values)) if tenant in {None, values[0]} else None
+
+
 class Standing(NamedTuple):
     """All of a record but its body and its place."""
 

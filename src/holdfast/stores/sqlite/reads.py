@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar
+
+import apsw
 
 from holdfast.core.effect import Effect, EffectPlace
 from holdfast.core.job import PARKED_UNTIL, Job, JobId, Tenant
@@ -12,21 +15,19 @@ from holdfast.core.states import EffectState, State
 from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Overdue, Snapshot
 from holdfast.stores.dispatchable import Without
 from holdfast.stores.rows import effect_of, event_of, job_of, json_text
-from holdfast.stores.sqlite.rows import SELECT_BARE_JOB, SELECT_EFFECT, SELECT_EVENT, SELECT_JOB
-
-if TYPE_CHECKING:
-    import apsw
+from holdfast.stores.sqlite.queues import HAS_LABEL, KEY, Place, Queue, passing_over
+from holdfast.stores.sqlite.rows import SELECT_BARE_JOB, SELECT_EFFECT, SELECT_EVENT, SELECT_JOB, SELECT_LISTED_JOB
 
 T = TypeVar("T")
+
+STATEMENTS_IN_SHORT = 1000
+STEPS_IN_SHORT = 100_000
+"""Instructions of SQLite in one statement: some milliseconds. A list of 200 jobs takes ten thousand."""
 
 _LIVE = ("INDEXED BY holdfast_jobs_live", "look_at IS NOT NULL")
 _UNDECIDED = ("INDEXED BY holdfast_jobs_undecided", "state IN ('PENDING', 'APPROVAL_REQUIRED')")
 _IN_HAND = ("INDEXED BY holdfast_jobs_in_hand", "state IN ('DISPATCHED', 'RUNNING')")
 _UNLUCKY = ("INDEXED BY holdfast_jobs_unlucky", "state IN ('FAILED', 'CANCELLED', 'TIMEOUT', 'DENIED')")
-
-_KEY = "decision ->> '$.concurrency.key'"
-"""Of the limit that the job's decision names; NULL if none."""
-_HAS_LABEL = "EXISTS (SELECT 1 FROM json_each(labels) AS label WHERE label.key = ? AND label.value = ?)"
 
 _WAYS_BY_STATE = {
     # The index to go by, and the condition it was made under, word for word: else it is not taken, and
@@ -62,8 +63,42 @@ def in_one_snapshot(connection: apsw.Connection, question: Callable[[Reads], T])
         connection.execute("COMMIT")
 
 
+class TooLong(Exception):
+    """It takes longer than a loop may wait for it."""
+
+
+def in_short(question: Callable[[Reads], T], reads: Reads) -> T:
+    """Ask for what is mostly there at once, and may lie behind any number of rows. Raises `TooLong` then."""
+    left = STATEMENTS_IN_SHORT
+    execute, is_long = reads.execute, False
+
+    def execute_one(*statement: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise TooLong
+        return execute(*statement)
+
+    def interrupt() -> bool:
+        nonlocal is_long
+        is_long = True
+        return True
+
+    reads.execute = execute_one
+    reads.connection.set_progress_handler(interrupt, STEPS_IN_SHORT)
+    try:
+        return question(reads)
+    except apsw.InterruptError:
+        if not is_long:
+            raise
+        raise TooLong from None
+    finally:
+        reads.connection.set_progress_handler(None)
+
+
 class Reads:
     def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
         # Rows come back as whatever their columns hold; the schema is what types them.
         self.execute: Callable[..., Any] = connection.execute
 
@@ -96,7 +131,7 @@ class Reads:
             where.append("topic = ?")
             values.append(wanted.topic)
         for name, value in wanted.labels.items():
-            where.append(_HAS_LABEL)
+            where.append(HAS_LABEL)
             values += [name, value]
         if before is not None:
             where.append("id < ?")
@@ -132,39 +167,32 @@ class Reads:
         """
         start = turns.last.get(priority, "")
         tenants = itertools.chain(self._tenants(priority, start, None), self._tenants(priority, "", start))
-        queues: list[Any] = []
-        heads: list[Job] = []
-        passing = ""
-        if without.topics:
-            passing += f"AND topic NOT IN ({', '.join('?' * len(without.topics))}) "
-        if without.keys:
-            passing += f"AND coalesce({_KEY}, '') NOT IN ({', '.join('?' * len(without.keys))}) "
-        demands: list[str] = []
-        for topic, labels in without.demands:
-            passing += f"AND NOT (topic = ?{f' AND {_HAS_LABEL}' * len(labels)}) "
-            demands += (topic, *itertools.chain.from_iterable(labels))
+        passing, left_out = passing_over(without)
+
+        def read(tenant: str, after: Place, many: int) -> list[Job]:
+            rows = self.execute(
+                f"{SELECT_LISTED_JOB} FROM holdfast_jobs WHERE state = 'SCHEDULED' AND behind = 0 "
+                f"AND priority = ? AND tenant = ? AND (not_before, id) > (?, ?) AND not_before <= ? {passing}"
+                "ORDER BY not_before, id LIMIT ?",
+                (priority, tenant, *after, now, *left_out, many),
+            )
+            return [job_of(row) for row in rows.fetchall()]
+
+        queues: list[Queue] = []
         for tenant in tenants:
             if tenant in without.tenants:
                 continue
-            rows = self.execute(
-                f"{SELECT_JOB} FROM holdfast_jobs WHERE state = 'SCHEDULED' AND behind = 0 "
-                f"AND priority = ? AND tenant = ? AND not_before <= ? {passing}ORDER BY not_before, id",
-                (priority, tenant, now, *without.topics, *without.keys, *demands),
-            )
-            first = next(rows, None)
-            if first is not None:
-                heads.append(job_of(first))
-                queues.append(rows)
-            if len(heads) == limit:
+            queue = Queue(partial(read, tenant))
+            if queue.has_next(1):
+                queues.append(queue)
+            if len(queues) == limit:
                 turns.last[priority] = tenant
                 break
-        found = _oldest_first(heads)
+        found: list[Job] = []
         while queues and len(found) < limit:
-            ahead = [(rows, job_of(row)) for rows in queues if (row := next(rows, None)) is not None]
-            found += _oldest_first(job for _, job in ahead)[: limit - len(found)]
-            queues = [rows for rows, _ in ahead]
-        for rows in queues:
-            rows.close()  # an open one would keep the log from being checkpointed
+            share = (limit - len(found)) // len(queues) + 1
+            queues = [queue for queue in queues if queue.has_next(share)]
+            found += _oldest_first(queue.take() for queue in queues)[: limit - len(found)]
         return found
 
     def _tenants(self, priority: int, after: str, until: str | None) -> Iterator[str]:
@@ -204,7 +232,7 @@ class Reads:
             index, condition = way
             among = ", ".join(f"'{state}'" for state in State if state in states and _WAYS_BY_STATE.get(state) == way)
             rows = self.execute(
-                f"{SELECT_JOB} FROM holdfast_jobs {index} WHERE {condition} AND state IN ({among}) "
+                f"{SELECT_LISTED_JOB} FROM holdfast_jobs {index} WHERE {condition} AND state IN ({among}) "
                 "AND look_at <= ? AND id > ? ORDER BY id LIMIT ?",
                 (now, after, limit),
             )
@@ -247,7 +275,7 @@ class Reads:
 
     def count_active(self) -> dict[tuple[Tenant, str, str], int]:
         rows: Iterable[tuple[str, str, str, int]] = self.execute(
-            f"SELECT tenant, topic, coalesce({_KEY}, ''), count(*) "  # noqa: S608  (a literal)
+            f"SELECT tenant, topic, coalesce({KEY}, ''), count(*) "  # noqa: S608  (a literal)
             "FROM holdfast_jobs INDEXED BY holdfast_jobs_in_hand WHERE state IN ('DISPATCHED', 'RUNNING') GROUP BY 1, 2, 3"
         ).fetchall()
         return {(Tenant(tenant), topic, key): jobs for tenant, topic, key, jobs in rows}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.core.job import Job
+from holdfast.ports import LISTED_PAYLOAD_MAX
 from holdfast.stores.rows import ANEW, BOUNDS, EFFECT, EVENT, ONCE, RECORD, values_once
 
 PAYLOAD_INLINE_MAX = 512
@@ -16,6 +17,13 @@ _PAYLOAD = (
 SELECT_JOB = "SELECT " + ", ".join(_PAYLOAD if name == "payload" else name for name in (*ONCE, *ANEW))
 SELECT_BARE_JOB = SELECT_JOB.replace(_PAYLOAD, "x''")
 """Its payload is empty."""
+SELECT_LISTED_JOB = SELECT_JOB.replace(
+    _PAYLOAD,
+    _PAYLOAD.replace("job_id = id)", f"job_id = id AND length(p.payload) <= {LISTED_PAYLOAD_MAX})")
+    .replace("THEN (", "THEN coalesce((")
+    .replace(") ELSE", "), x'') ELSE"),
+)
+"""Its payload is empty if it is large."""
 INSERT_JOB = (
     f"INSERT INTO holdfast_jobs ({', '.join((*ONCE, *ANEW, 'look_at'))}) "  # noqa: S608  (names of columns)
     f"VALUES ({', '.join('?' * (len(ONCE) + len(ANEW) + 1))}) ON CONFLICT (id) DO NOTHING"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
@@ -49,7 +50,7 @@ from holdfast.stores.retention import LOOSE, RECORDS, Found
 from holdfast.stores.sqlite import records, retention, run_retention
 from holdfast.stores.sqlite.file import PlanePart, open_reader, translated
 from holdfast.stores.sqlite.jobs import SqliteLedger
-from holdfast.stores.sqlite.reads import Reads, Turns, in_one_snapshot
+from holdfast.stores.sqlite.reads import Reads, TooLong, Turns, in_one_snapshot, in_short
 from holdfast.stores.sqlite.sessions import list_session
 from holdfast.stores.transactions import transact
 
@@ -135,7 +136,9 @@ class SqliteStore:
         except_demands: Collection[Demand] = (),
     ) -> list[Job]:
         left_out = without(except_topics, except_tenants, except_keys, except_demands)
-        return await self._read(lambda reads: reads.list_dispatchable(self.now(), limit, self._turns, left_out))
+        return await self._read_in_short(
+            lambda reads: reads.list_dispatchable(self.now(), limit, self._turns, left_out)
+        )
 
     async def list_in_hand(self, *workers: str, bare: bool = False) -> list[Job]:
         return await self._read(lambda reads: reads.list_in_hand(workers, bare=bare))
@@ -201,16 +204,9 @@ class SqliteStore:
         )
 
     async def list_records(
-        self,
-        kind: Kind,
-        tenant: Tenant,
-        *,
-        state: str | None = None,
-        parent: str | None = None,
-        after: str | None = None,
-        before: str | None = None,
-        limit: int,
-    ) -> list[Record]:
+        self, kind: Kind, tenant: Tenant, *, state: str | None = None, parent: str | None = None,
+        after: str | None = None, before: str | None = None, limit: int,
+    ) -> list[Record]:  # fmt: skip
         # An index knows the state or the parent: with both, all of a parent's may have to be looked at.
         return await (self._scan if state is not None and parent else self._read)(
             lambda reads: records.list_records(
@@ -253,14 +249,9 @@ class SqliteStore:
         )
 
     async def list_effects(
-        self,
-        tenant: Tenant,
-        *,
-        state: EffectState | None = None,
-        job_id: JobId | None = None,
-        after: EffectPlace | None = None,
-        limit: int = 100,
-    ) -> list[Effect]:
+        self, tenant: Tenant, *, state: EffectState | None = None, job_id: JobId | None = None,
+        after: EffectPlace | None = None, limit: int = 100,
+    ) -> list[Effect]:  # fmt: skip
         return await self._scan(lambda reads: reads.list_effects(tenant, state, job_id, after, limit))
 
     # -- dead letters, workers ---------------------------------------------------------------------
@@ -363,6 +354,13 @@ class SqliteStore:
         if self._reader is None:
             return await self._read_in_memory(question)
         return self._answer(self._reader, question, single=single)
+
+    async def _read_in_short(self, question: Callable[[Reads], T]) -> T:
+        """For what is mostly answered at once."""
+        try:
+            return await self._read(question if self._reader is None else partial(in_short, question))
+        except TooLong:
+            return await self._scan(question)
 
     async def _scan(self, question: Callable[[Reads], T]) -> T:
         """For what may have to look at many rows: the loop does not wait for it."""
