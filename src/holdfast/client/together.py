@@ -98,7 +98,7 @@ def _batch(group: Group) -> Ask[Sequence[api.Submitted]]:
     written: list[Any] = [msgspec.Raw(document) for _, document in group]
 
     def read_each(raw: bytes) -> Sequence[api.Submitted]:
-        answers = read(raw).jobs
+        answers: Sequence[api.Submitted] = read(raw).jobs
         if len(answers) != len(group) or any(answer.job is None and answer.error is None for answer in answers):
             raise msgspec.DecodeError("not one answer for each job")
         return answers
