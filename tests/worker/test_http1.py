@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from holdfast.http1 import links
 from holdfast.http1.answer import BrokenExchange, Reply
 from holdfast.http1.links import UNREAD_MAX, Link
 from holdfast.worker.http1 import Address
@@ -116,6 +117,15 @@ async def test_closing_ends_an_exchange() -> None:
             await waiting
         with pytest.raises(BrokenExchange):
             await post(address)
+
+
+async def test_no_more_connections_are_kept_than_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "IDLE_MAX", 2)
+    async with served(lambda _: OK) as (server, address):
+        for _ in range(2):
+            await asyncio.gather(*(post(address) for _ in range(3)))
+
+    assert server.connections == 4, "two of the first three are used again"
 
 
 async def test_nobody_there_is_an_os_error() -> None:

@@ -11,6 +11,7 @@ from typing import cast
 
 from holdfast.http1.answer import Answer, BrokenExchange, Reply
 
+IDLE_MAX = 100
 UNREAD_MAX = 256 << 10
 """Bytes that come before somebody asks for news again. Who reads slower than they come lets the other side wait."""
 
@@ -66,7 +67,9 @@ class Links:
             self.end(link)
             raise
         reply = link.answer.reply()
-        if link.is_usable and not self._closed:
+        if len(self._idle) >= IDLE_MAX:
+            self._idle = [kept for kept in self._idle if kept[0].is_usable]  # the other side ends them by and by
+        if link.is_usable and len(self._idle) < IDLE_MAX and not self._closed:
             self._busy.discard(link)
             self._idle.append((link, asyncio.get_running_loop().time()))
         else:
