@@ -56,6 +56,8 @@ async def test_caller_who_is_cancelled_hangs_up() -> None:
         asking.cancel()
         await asyncio.wait_for(hung_up.wait(), 20)
 
+    assert asking.cancelled()
+
 
 async def test_those_who_wait_for_something_to_happen_keep_nobody_from_asking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_connections, "PATIENT_MAX", 2)

@@ -91,8 +91,9 @@ class Store(Protocol):
         Payloads as in `list_dispatchable`."""
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
-        """Replace each job if the store still has `before`'s version. Its payload stays, where both have the same. One answer per change: False,
-        and nothing of that change happened, if the job has moved on. Independent of each other.
+        """Replace each job if the store still has `before`'s version; its payload stays, where both have the same. One
+        answer per change: False, and nothing of that change happened, if the job has moved on. Independent of each
+        other.
 
         The event, the delivery and the dead letter of a change are written in its transaction.
         A change to a terminal state ends the job's prepared effects as unknown, told of in the order of their
