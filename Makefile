@@ -32,6 +32,7 @@ test: $(READY)  ## Run every check and every test, against real servers from whe
 	@# workers on two cores: many tests wait for a lease of a real process to run out.
 	@tools/promtool >/dev/null || echo "promtool is not to be had here: the alerts are checked only in part"
 	@tools/redis7 >/dev/null || echo "Redis 7.0 is not to be had here: what is promised of Redis is checked on Valkey alone"
+	@tools/pgbouncer >/dev/null || echo "PgBouncer is not to be had here: what is promised behind a pooler is not checked"
 	$(PY) -m pytest -n 4 --dist worksteal
 
 .PHONY: check

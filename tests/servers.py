@@ -196,6 +196,27 @@ def postgres_standby(primary: Server) -> Server:
     return Server("postgres", command, port, url, directory, unprivileged=True, ready=_postgres_ready)
 
 
+def pgbouncer_server(postgres: Server, pool_mode: str, *settings: str) -> Server:
+    """A pooler in front of a server. Skips the test where `tools/pgbouncer` has not got it."""
+    binary = Path(sys.prefix) / "pgbouncer/pgbouncer"
+    if not binary.exists():
+        pytest.skip("NO PGBOUNCER: what is promised behind one was not checked. Run tools/pgbouncer, or install it")
+    port = free_port()
+    directory = _directory("pgbouncer")
+    directory.chmod(0o755)
+    (directory / "users.txt").write_text('"test" ""\n')
+    lines = [
+        "[databases]", f"* = host=127.0.0.1 port={postgres.port}", "[pgbouncer]", "listen_addr = 127.0.0.1",
+        f"listen_port = {port}", "unix_socket_dir =", "auth_type = trust", f"auth_file = {directory}/users.txt",
+        f"pool_mode = {pool_mode}", *settings,
+    ]  # fmt: skip
+    (directory / "pgbouncer.ini").write_text("\n".join(lines))
+    demote = ["-u", "nobody"] if os.geteuid() == 0 else []
+    command = [str(binary), "-q", *demote, str(directory / "pgbouncer.ini")]
+    url = f"postgresql://test@127.0.0.1:{port}/postgres"
+    return Server("pgbouncer", command, port, url, directory, ready=_postgres_ready)
+
+
 def etcd_server() -> Server:
     """An etcd node whose shortest lease is one second: half as long again as its election timeout, rounded up. A quicker
     heartbeat would cost more than the tests that use it."""

@@ -7,6 +7,7 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,7 +17,15 @@ from holdfast.errors import HoldfastError, Invalid, StoreUnavailable
 from holdfast.locks.errors import StoreRefused, Unavailable
 from holdfast.locks.stores import shown
 from holdfast.locks.stores.certificate import distrusted
-from holdfast.locks.stores.postgres.link import BROKEN, FAILURES, MAKE_UTF8, ended_at, explained, not_utf8
+from holdfast.locks.stores.postgres.link import (
+    BROKEN,
+    FAILURES,
+    MAKE_UTF8,
+    ended_at,
+    explained,
+    not_utf8,
+    refuse_lent_sessions,
+)
 
 T = TypeVar("T")
 
@@ -56,16 +65,24 @@ async def connect(url: str, *, timeout_s: float, more: Mapping[str, str] | None 
     # Asked of every connection, not of the first alone: a name may come to mean another server, and one that lags would tell of
     # what was so a while ago.
     wanted = None if "target_session_attrs" in own else "primary"
-    return await asyncpg.connect(
-        url, timeout=timeout_s, server_settings=asked, max_cached_statement_lifetime=0, target_session_attrs=wanted
+    connection = await asyncpg.connect(
+        url, timeout=timeout_s, max_cached_statement_lifetime=0, target_session_attrs=wanted
     )
+    # Not with the greeting, in which a pooler lets pass only what it knows.
+    asking = "; ".join(f"SET {name} = '{value}'" for name, value in asked.items())
+    try:
+        await answered(connection, connection.execute(asking), timeout_s=timeout_s)
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
 
 
 async def connect_first(url: str, *, timeout_s: float) -> asyncpg.Connection:
     """The same for whoever has just been given the URL: `Invalid` if that cannot be used. Later it is an outage, as where a
     certificate is just being replaced."""
     try:
-        return await connect(url, timeout_s=timeout_s)
+        connection = await connect(url, timeout_s=timeout_s)
     except ssl.SSLCertVerificationError as failure:
         why, step = distrusted(failure, authority="sslrootcert")
         raise Invalid(f"Postgres at {shown(url)}: {why}. {step}") from None
@@ -77,6 +94,14 @@ async def connect_first(url: str, *, timeout_s: float) -> asyncpg.Connection:
         raise Invalid(f"{unread[0]} in the store's URL must name a readable file") from None
     except (ValueError, OverflowError):
         raise Invalid("the store's URL cannot be used; check its port, and what follows its '?'") from None
+    again = partial(connect, url, timeout_s=timeout_s)
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    try:
+        await refuse_lent_sessions(connection, again, subject=shown(url), deadline=deadline)
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
 
 
 def refuse_encoding(encoding: str, subject: str) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
@@ -33,7 +34,11 @@ _FACTS = """
            getdatabaseencoding() AS encoding
 """
 
+_SESSION = "SELECT pg_backend_pid()"
+
 ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+#: A statement that was prepared is unknown, or one is known that was not: another session answers.
+_ANOTHER_SESSION = (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError)
 #: The server answered "not now": nothing was applied.
 _NOT_NOW = (
     *ROLLED_BACK,
@@ -53,6 +58,13 @@ BROKEN = (
 FAILURES = (LockError, asyncpg.PostgresError, asyncpg.InternalClientError, *BROKEN)
 
 MAKE_UTF8 = "Create one for it: CREATE DATABASE … TEMPLATE template0 ENCODING 'UTF8'"
+_LENT = "a pooler in front of this server lends a session for one transaction at a time; settings and wake-ups get lost"
+_USE_SESSIONS = "Connect to the server itself, or to a pool in session mode (PgBouncer: pool_mode = session)"
+_UNKNOWN_PARAMETER = "unsupported startup parameter"
+_NAME_PARAMETER = (
+    "A pooler takes no settings from a URL: leave them out and set them for the role (ALTER ROLE … SET …), "
+    "or connect to the server itself"
+)
 _USE_PRIMARY = "Use the primary: list all hosts in the URL, and the one that can be written is found"
 _NEXT_STEPS = {
     asyncpg.InvalidAuthorizationSpecificationError: "Check user and password of the URL, and the server's pg_hba.conf",
@@ -69,6 +81,8 @@ async def connect(url: str, deadline: float) -> asyncpg.Connection:
     """A connection to a store whose tables exist and are ours. Raises one of FAILURES."""
     connection = await _reach(url, deadline - asyncio.get_running_loop().time())
     try:
+        again = partial(_reach, url, deadline - asyncio.get_running_loop().time())
+        await refuse_lent_sessions(connection, again, subject=shown(url), deadline=deadline)
         await _prepare(connection, shown(url), deadline)
     except BaseException:
         connection.terminate()
@@ -85,6 +99,31 @@ async def _reach(url: str, timeout_s: float) -> asyncpg.Connection:
         else None
     )
     return await asyncpg.connect(url, timeout=timeout_s, target_session_attrs=wanted)
+
+
+async def refuse_lent_sessions(
+    connection: asyncpg.Connection,
+    reach: Callable[[], Awaitable[asyncpg.Connection]],
+    *,
+    subject: str,
+    deadline: float,
+) -> None:
+    """Raises `StoreRefused` if a pooler lets others have the session of an open connection between its transactions."""
+    with ended_at(connection, deadline):
+        session = await connection.fetchval(_SESSION)
+        if session == connection.get_server_pid():
+            return  # the server itself has greeted us
+        other = await reach()
+        try:
+            with ended_at(other, deadline):
+                async with other.transaction():  # keeps whichever session it has been given
+                    is_lent = (
+                        await other.fetchval(_SESSION) == session or await connection.fetchval(_SESSION) != session
+                    )
+        finally:
+            other.terminate()
+    if is_lent:
+        raise StoreRefused(subject, _LENT, next_step=_USE_SESSIONS)
 
 
 def _has_several_hosts(url: str) -> bool:
@@ -130,6 +169,10 @@ def explained(failure: Exception, subject: str, *, applied: bool | None) -> Exce
         return Unavailable(subject, "none of its hosts can be written now", applied=False)
     if isinstance(failure, _NOT_NOW):
         return Unavailable(subject, str(failure), applied=False)
+    if isinstance(failure, _ANOTHER_SESSION):
+        return StoreRefused(subject, _LENT, next_step=_USE_SESSIONS)
+    if isinstance(failure, asyncpg.ProtocolViolationError) and _UNKNOWN_PARAMETER in str(failure):
+        return StoreRefused(subject, str(failure), next_step=_NAME_PARAMETER)
     if isinstance(failure, asyncpg.PostgresError) and not isinstance(failure, BROKEN):
         steps = (step for kind, step in _NEXT_STEPS.items() if isinstance(failure, kind))
         return StoreRefused(subject, str(failure), next_step=next(steps, "The server's log tells more"))
