@@ -25,7 +25,6 @@ from plane.jobs import (
 from plane.store_fixtures import clock, store, url  # noqa: F401
 
 from holdfast.core.job import PARKED_UNTIL, Job, amend, may, step
-from holdfast.core.placement import Demand
 from holdfast.core.states import Event, State
 from holdfast.ports import Change, Submission, Transaction
 from holdfast.stores import StoreWithBus
@@ -274,23 +273,3 @@ async def test_topics_tenants_and_keys_are_left_out(store: StoreWithBus) -> None
     assert await left(except_topics=["a"], except_keys=["k"]) == [theirs]
     assert await left(except_tenants=[OTHER], except_keys=["other"]) == [plain, limited]
     assert await left(except_keys=["k"], except_tenants=[OTHER]) == [plain]
-
-
-async def test_jobs_of_a_topic_that_need_certain_labels_or_more_are_left_out(store: StoreWithBus) -> None:
-    gpu, eu = ("require.gpu", "a100"), ("require.zone", "eu = 1")
-    both = await submitted(store, topic="a", labels=dict([gpu, eu]))
-    one = await submitted(store, topic="a", labels=dict([gpu, ("zone", "eu = 1")]))
-    limited = await submitted(store, topic="a", labels=dict([eu]), decision={"concurrency": {"limit": 1, "key": "k"}})
-    none = await submitted(store, topic="a")
-    other = await submitted(store, topic="b", labels=dict([gpu]))
-    every = [both, one, limited, none, other]
-
-    async def left(*demands: Demand, keys: list[str] | None = None) -> list[Job]:
-        return await store.list_dispatchable(limit=10, except_demands=demands, except_keys=keys or [])
-
-    assert await left() == every
-    assert await left(Demand("a", (gpu,))) == [limited, none, other]
-    assert await left(Demand("a", (gpu, eu))) == [one, limited, none, other]
-    assert await left(Demand("a", (gpu, eu)), Demand("b", (gpu,)), Demand("c", (gpu,))) == [one, limited, none]
-    assert await left(Demand("a", (("require.gpu", "a1"),)), Demand("a", (("gpu", "a100"),))) == every
-    assert await left(Demand("a", (gpu,)), keys=["k"]) == [none, other]

@@ -90,9 +90,11 @@ class RedisReads:
                 arguments += turn
             for names in (without.topics, without.tenants, without.keys):
                 arguments += (len(names), *names)
-            arguments.append(len(without.demands))
-            for demand in without.demands:
-                arguments += (demand.topic, len(demand.labels), *demanded(demand))
+            arguments.append(len(without.met))
+            for met in without.met:
+                arguments += (len(met.topics), *met.topics, len(met.by))
+                for labels in met.by:
+                    arguments += (len(labels), *demanded(labels))
             answer = await self._asking.run(READY, (self._keys.ready,), (*arguments, *stopped))
             if not answer:
                 return None, chosen

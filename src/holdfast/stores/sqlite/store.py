@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +17,7 @@ import apsw
 
 from holdfast.core.effect import Effect, EffectPlace, Ruling
 from holdfast.core.job import Job, JobId, Tenant
-from holdfast.core.placement import Demand
+from holdfast.core.placement import Labels
 from holdfast.core.record import Kind, Record
 from holdfast.core.retention import Limits
 from holdfast.core.states import EffectState, State
@@ -133,9 +133,9 @@ class SqliteStore:
         except_topics: Collection[str] = (),
         except_tenants: Collection[Tenant] = (),
         except_keys: Collection[str] = (),
-        except_demands: Collection[Demand] = (),
+        met_by: Mapping[str, Collection[Labels]] | None = None,
     ) -> list[Job]:
-        left_out = without(except_topics, except_tenants, except_keys, except_demands)
+        left_out = without(except_topics, except_tenants, except_keys, met_by or {})
         return await self._read_in_short(
             lambda reads: reads.list_dispatchable(self.now(), limit, self._turns, left_out)
         )
