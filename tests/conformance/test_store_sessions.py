@@ -235,6 +235,37 @@ async def test_of_concurrent_submissions_that_are_to_be_alone_one_is(store: Stor
     assert len(await store.list_session(ACME, "s")) == 1
 
 
+async def test_whoever_was_asked_to_stop_or_undoes_a_step_does_not_make_a_session_busy(store: StoreWithBus) -> None:
+    for _ in range(30):
+        await submitted(store, session="s", step="pay~undo")
+    stopping = await running(store, session="s")
+    asked = Change(before=stopping, after=amend(stopping, cancel_requested=True), kind="job.cancel_requested")
+    assert await store.apply([asked]) == [True]
+    assert await store.find_busy(ACME, "s") is None
+
+    behind = await submitted(store, session="s")
+
+    assert await store.find_busy(ACME, "s") == behind
+    assert [await store.find_busy(OTHER, "s"), await store.find_busy(ACME, "t")] == [None, None]
+    assert await store.transact([Transaction(submissions=[alone(a_job(session="s"))])]) == [False]
+    stopped = Transaction(submissions=[alone(a_job(session="s"))], changes=[cancelling(store, behind)])
+    assert await store.transact([stopped]) == [True]
+
+
+async def test_who_stops_all_of_a_session_but_one_is_not_alone(store: StoreWithBus) -> None:
+    others = [await submitted(store, session="s") for _ in range(30)]
+    every = [cancelling(store, job) for job in others]
+    newest = alone(a_job(session="s"))
+
+    def stopping(*changes: Change) -> Transaction:
+        return Transaction(submissions=[newest], changes=changes)
+
+    left_over = [stopping(*every[:n], *every[n + 1 :]) for n in (0, 17, 29)]
+    assert await store.transact([stopping(), *left_over]) == [False] * 4
+    assert await store.transact([left_over[1], stopping(*every)]) == [False, True]
+    assert await store.list_session(ACME, "s") == [newest.job]
+
+
 # -- limits ----------------------------------------------------------------------------------------
 
 

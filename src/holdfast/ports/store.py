@@ -82,6 +82,10 @@ class Store(Protocol):
     async def list_session(self, tenant: Tenant, session: str) -> list[Job]:
         """All live jobs of a session, however many, in order of id: who interrupts it stops every one."""
 
+    async def find_busy(self, tenant: Tenant, session: str) -> Job | None:
+        """A job that makes the session busy (`Job.makes_busy`), whichever it is; None: there is none. Does not read the
+        others that do."""
+
     async def list_in_hand(self, *workers: str, bare: bool = False) -> list[Job]:
         """The jobs that are DISPATCHED to one of these workers or RUNNING there, in order of id. `bare`: with empty
         payloads, which are not even read."""

@@ -98,6 +98,9 @@ class BatchStore:
     async def list_session(self, tenant: Tenant, session: str) -> list[Job]:
         return await self._place.reads.list_session(tenant, session)
 
+    async def find_busy(self, tenant: Tenant, session: str) -> Job | None:
+        return await self._place.reads.find_busy(tenant, session)
+
     async def list_recoverable(self, *, states: Collection[State], limit: int, after: str = "") -> Overdue:
         return await self._place.reads.list_recoverable(self.now(), states, limit, after)
 

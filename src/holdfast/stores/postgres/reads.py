@@ -14,6 +14,7 @@ from holdfast.stores.dispatchable import Without
 from holdfast.stores.postgres.link import Lines
 from holdfast.stores.postgres.rows import (
     DELIVERY,
+    MAKES_BUSY,
     SELECT_BARE_JOB,
     SELECT_EFFECT,
     SELECT_EVENT,
@@ -180,6 +181,12 @@ class Reads:
             session,
         )
         return [job_of(row) for row in rows]
+
+    async def find_busy(self, tenant: Tenant, session: str) -> Job | None:
+        rows = await self._fetch(
+            f"{SELECT_JOB} WHERE tenant = $1 AND session = $2 AND {MAKES_BUSY} LIMIT 1", tenant, session
+        )
+        return job_of(rows[0]) if rows else None
 
     async def list_recoverable(self, now: float, states: Collection[State], limit: int, after: str) -> Overdue:
         looked_at, _, last = after.partition(" ")

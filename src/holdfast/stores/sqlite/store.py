@@ -51,7 +51,7 @@ from holdfast.stores.sqlite import records, retention, run_retention
 from holdfast.stores.sqlite.file import PlanePart, open_reader, translated
 from holdfast.stores.sqlite.jobs import SqliteLedger
 from holdfast.stores.sqlite.reads import Reads, TooLong, Turns, in_one_snapshot, in_short
-from holdfast.stores.sqlite.sessions import list_session
+from holdfast.stores.sqlite.sessions import find_busy, list_session
 from holdfast.stores.transactions import transact
 
 if TYPE_CHECKING:
@@ -145,6 +145,9 @@ class SqliteStore:
 
     async def list_session(self, tenant: Tenant, session: str) -> list[Job]:
         return await self._scan(lambda reads: list_session(reads.execute, tenant, session))
+
+    async def find_busy(self, tenant: Tenant, session: str) -> Job | None:
+        return await self._scan(lambda reads: find_busy(reads.execute, tenant, session))
 
     async def list_recoverable(self, *, states: Collection[State], limit: int, after: str = "") -> Overdue:
         return await self._scan(lambda reads: reads.list_recoverable(self.now(), states, limit, after))
