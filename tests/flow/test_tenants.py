@@ -166,6 +166,21 @@ async def test_limits_that_nobody_set_are_not_counted(runtime: VirtualRuntime) -
 
 @undelivered
 @on_virtual_time
+async def test_topics_that_take_long_to_count_are_counted_seldom(runtime: VirtualRuntime) -> None:
+    topics = Topics((Topic(name="t", live_jobs_max=25),))
+    async with staged(runtime, topics=topics) as stage:
+        stage.store.fault("count_topics", None, request_s=0.3)
+        for _ in range(25):
+            await stage.submit("t", tenant=A)
+            await asyncio.sleep(1)
+        with pytest.raises(TooMany, match="of topic t"):
+            await stage.submit("t", tenant=A)
+
+        assert 8 <= stage.store.calls["count_topics"] <= 10, "every 3.3 s"
+
+
+@undelivered
+@on_virtual_time
 async def test_queue_of_a_tenant_is_as_long_as_its_own_limit(runtime: VirtualRuntime) -> None:
     quotas = Quotas({A: Quota(live_jobs_max=2), "*": Quota(live_jobs_max=4)})
     async with staged(runtime, quotas=quotas, live_jobs_max=3) as stage:

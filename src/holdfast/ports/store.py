@@ -145,7 +145,7 @@ class Store(Protocol):
         """Live jobs by tenant and state; terminal states are not counted."""
 
     async def count_topics(self) -> dict[tuple[Tenant, str], int]:
-        """Live jobs by tenant and topic. Reads all of them: once a second, and only where somebody has set a limit."""
+        """Live jobs by tenant and topic. May read all of them: ask `flow.topic_counts`, which does so seldom."""
 
     async def count_active(self) -> dict[tuple[Tenant, str, str], int]:
         """Jobs that are DISPATCHED or RUNNING, by tenant, topic and the key of the limit that their
