@@ -96,8 +96,8 @@ class Scheduler(Listener):
         """Batch after batch, until nothing more fits or nothing is left.
 
         Jobs that no worker can take now, that are frozen, or whose tenant, topic or rule has all it may have,
-        are looked past, so that they do not starve those behind: with all others that want the labels they want,
-        or, where they want none, with the whole topic.
+        are looked past, so that they do not starve those behind: with all others of the topic that want what nobody has,
+        or, where they want no labels, with the whole topic.
         """
         if self._bus_returned:
             self._bus_returned = False
@@ -110,6 +110,7 @@ class Scheduler(Listener):
                 self._left_waiting = self._room_is_wanted = True
                 return
             heard = self._heard
+            passed_over.look(self._registry.candidates(), alive_since=self._alive_since())
             jobs = await self._list(passed_over, shares)
             waiting = [*jobs, *await self._list_others(jobs, passed_over, shares)]
             if shares is None and any(limit_of(job) for job in waiting):
@@ -117,10 +118,7 @@ class Scheduler(Listener):
             known = _size(passed_over, shares)
             placing = self._placing(self._registry.candidates())
             placed, left, held = self._place(self._turns.arrange(waiting), placing, shares)
-            for job in left:
-                passed_over.add(job)
-                waits_here = self._freezes.of(job) is not None or placing.serves(job)
-                is_contended |= waits_here or passed_over.hides_others
+            is_contended |= self._pass_over(left, passed_over, placing)
             is_all = len(jobs) < BATCH and len(placed) + len(left) + held == len(waiting)
             # Until all were seen, what the last look has found holds, and what was heard since: to look past very many may take
             # long, and whoever is given nothing meanwhile has to be looked for in turn.
@@ -150,7 +148,7 @@ class Scheduler(Listener):
             except_topics=frozen.topics.union(passed_over.topics, () if shares is None else shares.full_topics),
             except_tenants=frozen.tenants.union(without, () if shares is None else shares.full_tenants),
             except_keys=() if shares is None else shares.full_keys,
-            except_demands=passed_over.demands,
+            met_by=passed_over.met_by,
         )
 
     async def _list_others(self, jobs: Sequence[Job], passed_over: PassedOver, shares: Shares | None) -> list[Job]:
@@ -168,8 +166,23 @@ class Scheduler(Listener):
             others += page
         return others
 
+    def _pass_over(self, left: Iterable[Job], passed_over: PassedOver, placing: Placing) -> bool:
+        """Whether one of them waits for what may come to be here: room, or the end of a freeze."""
+        waits_here = False
+        for job in left:
+            is_frozen, is_served = self._freezes.of(job) is not None, placing.serves(job)
+            if is_frozen:
+                passed_over.topics.add(job.topic)  # as a whole, for no tenant that is frozen is listed
+            else:
+                passed_over.add(job, is_served=is_served, pool=self._topics.get(job.topic).pool)
+            waits_here |= is_frozen or is_served
+        return waits_here
+
     def _placing(self, views: Iterable[WorkerView]) -> Placing:
-        return Placing(views, alive_since=self._store.now() - SILENT_S)
+        return Placing(views, alive_since=self._alive_since())
+
+    def _alive_since(self) -> float:
+        return self._store.now() - SILENT_S
 
     def _place(
         self, jobs: Iterable[Job], placing: Placing, shares: Shares | None

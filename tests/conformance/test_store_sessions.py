@@ -25,7 +25,6 @@ from plane.jobs import (
 from plane.store_fixtures import clock, store, url  # noqa: F401
 
 from holdfast.core.job import PARKED_UNTIL, Job, amend, may, step
-from holdfast.core.placement import Demand
 from holdfast.core.states import Event, State
 from holdfast.ports import Change, Submission, Transaction
 from holdfast.stores import StoreWithBus
@@ -236,6 +235,37 @@ async def test_of_concurrent_submissions_that_are_to_be_alone_one_is(store: Stor
     assert len(await store.list_session(ACME, "s")) == 1
 
 
+async def test_whoever_was_asked_to_stop_or_undoes_a_step_does_not_make_a_session_busy(store: StoreWithBus) -> None:
+    for _ in range(30):
+        await submitted(store, session="s", step="pay~undo")
+    stopping = await running(store, session="s")
+    asked = Change(before=stopping, after=amend(stopping, cancel_requested=True), kind="job.cancel_requested")
+    assert await store.apply([asked]) == [True]
+    assert await store.find_busy(ACME, "s") is None
+
+    behind = await submitted(store, session="s")
+
+    assert await store.find_busy(ACME, "s") == behind
+    assert [await store.find_busy(OTHER, "s"), await store.find_busy(ACME, "t")] == [None, None]
+    assert await store.transact([Transaction(submissions=[alone(a_job(session="s"))])]) == [False]
+    stopped = Transaction(submissions=[alone(a_job(session="s"))], changes=[cancelling(store, behind)])
+    assert await store.transact([stopped]) == [True]
+
+
+async def test_who_stops_all_of_a_session_but_one_is_not_alone(store: StoreWithBus) -> None:
+    others = [await submitted(store, session="s") for _ in range(30)]
+    every = [cancelling(store, job) for job in others]
+    newest = alone(a_job(session="s"))
+
+    def stopping(*changes: Change) -> Transaction:
+        return Transaction(submissions=[newest], changes=changes)
+
+    left_over = [stopping(*every[:n], *every[n + 1 :]) for n in (0, 17, 29)]
+    assert await store.transact([stopping(), *left_over]) == [False] * 4
+    assert await store.transact([left_over[1], stopping(*every)]) == [False, True]
+    assert await store.list_session(ACME, "s") == [newest.job]
+
+
 # -- limits ----------------------------------------------------------------------------------------
 
 
@@ -274,23 +304,3 @@ async def test_topics_tenants_and_keys_are_left_out(store: StoreWithBus) -> None
     assert await left(except_topics=["a"], except_keys=["k"]) == [theirs]
     assert await left(except_tenants=[OTHER], except_keys=["other"]) == [plain, limited]
     assert await left(except_keys=["k"], except_tenants=[OTHER]) == [plain]
-
-
-async def test_jobs_of_a_topic_that_need_certain_labels_or_more_are_left_out(store: StoreWithBus) -> None:
-    gpu, eu = ("require.gpu", "a100"), ("require.zone", "eu = 1")
-    both = await submitted(store, topic="a", labels=dict([gpu, eu]))
-    one = await submitted(store, topic="a", labels=dict([gpu, ("zone", "eu = 1")]))
-    limited = await submitted(store, topic="a", labels=dict([eu]), decision={"concurrency": {"limit": 1, "key": "k"}})
-    none = await submitted(store, topic="a")
-    other = await submitted(store, topic="b", labels=dict([gpu]))
-    every = [both, one, limited, none, other]
-
-    async def left(*demands: Demand, keys: list[str] | None = None) -> list[Job]:
-        return await store.list_dispatchable(limit=10, except_demands=demands, except_keys=keys or [])
-
-    assert await left() == every
-    assert await left(Demand("a", (gpu,))) == [limited, none, other]
-    assert await left(Demand("a", (gpu, eu))) == [one, limited, none, other]
-    assert await left(Demand("a", (gpu, eu)), Demand("b", (gpu,)), Demand("c", (gpu,))) == [one, limited, none]
-    assert await left(Demand("a", (("require.gpu", "a1"),)), Demand("a", (("gpu", "a100"),))) == every
-    assert await left(Demand("a", (gpu,)), keys=["k"]) == [none, other]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from plane.jobs import a_job
 
 from holdfast.core.job import Job
-from holdfast.core.placement import Placing, WorkerView, unfit
+from holdfast.core.placement import PassedOver, Placing, WorkerView, unfit
 from holdfast.core.topic import Topic, Topics
 
 WORKER = WorkerView(
@@ -114,3 +114,31 @@ def test_topic_is_found_by_name_then_by_the_longest_family_then_by_default() -> 
     assert topics.get("fax") == Topic(name="fax")
     assert Topics(closed=True).find("fax") is None
     assert Topics(closed=True).get("fax") == Topic(name="fax")
+
+
+def test_of_what_nobody_has_it_is_said_what_is_to_be_had_of_those_who_serve_the_topic() -> None:
+    def labelled(name: str, **others: Any) -> WorkerView:
+        return replace(WORKER, id=name, labels={"host": name}, **others)
+
+    workers = [
+        WORKER,
+        labelled("free"),
+        labelled("full", in_hand=6),
+        labelled("moved", pool="new"),
+        labelled("other", pool="other"),
+        labelled("fax", topics=("fax.*",)),
+        labelled("gone", last_seen=89.0),
+    ]
+    wanting = a_job(labels={"require.gpu": "a100"})
+
+    def met_by(*is_served: bool) -> list[str]:
+        passed_over = PassedOver()
+        for each in is_served:
+            passed_over.add(wanting, is_served=each, pool="new")
+        passed_over.look(workers, alive_since=90.0)
+        assert (len(passed_over) == 0) == (not passed_over.met_by)
+        return sorted("".join(value for _, value in labels) for labels in passed_over.met_by.get("mail.send", ()))
+
+    assert met_by() == []
+    assert met_by(False) == ["", "free", "full", "moved"]
+    assert met_by(False, True) == ["", "free", "moved"], "whoever waits for room was seen, and others are looked for"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -208,6 +209,26 @@ async def test_worker_that_comes_while_many_are_ruled_on_is_handed_them(runtime:
             handed = await claim.take_handed()
         assert [cast(Accepted, answer).job for answer in answers] == handed
         assert len(handed) == MANY
+
+
+@pytest.mark.parametrize("waiting_for_room", [0, 1])
+@on_virtual_time
+async def test_past_many_different_demands_jobs_are_given_unless_one_of_those_waits_for_room(
+    runtime: VirtualRuntime, waiting_for_room: int
+) -> None:
+    async with staged(runtime) as stage:
+        order = Order(tenant=ACME, topic="mail.send", payload=b"{}", labels={})
+        unmet = [replace(order, labels={"require.host": f"gone{n}"}) for n in range(2 * BATCH)]
+        await stage.submit_all(unmet)
+        await asyncio.sleep(1)
+        await stage.submit_all([replace(order, labels={"require.host": "h1"})] * (1 + waiting_for_room))
+        stage.hello("w1", slots=1, host="h1")
+        stage.hello("w2", slots=10)
+        for _ in range(2):
+            await stage.scheduler.tick()
+        fresh = await stage.submit()
+
+        assert bool(stage.scheduler.give([fresh])) == (not waiting_for_room)
 
 
 @on_virtual_time

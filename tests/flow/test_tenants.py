@@ -13,7 +13,6 @@ from flow.stage import Stage, staged
 from flow.telling import undelivered
 from holdfast.core.decision import Decision, Throttle
 from holdfast.core.job import Job, Tenant
-from holdfast.core.placement import DEMANDS_MAX
 from holdfast.core.share import Quota, Quotas
 from holdfast.core.states import Event, State
 from holdfast.core.topic import Topic, Topics
@@ -104,7 +103,7 @@ async def test_limit_of_a_rule_holds_and_those_behind_it_are_served(runtime: Vir
     assert most_at_once(stage.seen.events, ids(slow)) == 2
 
 
-@pytest.mark.parametrize("kinds", [1, DEMANDS_MAX])
+@pytest.mark.parametrize("kinds", [1, 50])
 @on_virtual_time
 async def test_jobs_of_a_topic_are_served_behind_many_that_want_labels_nobody_has(
     runtime: VirtualRuntime, kinds: int
@@ -121,18 +120,37 @@ async def test_jobs_of_a_topic_are_served_behind_many_that_want_labels_nobody_ha
         assert {(await stage.job(job.id)).state for job in wanting[::50]} == {State.SCHEDULED}
 
 
-@undelivered
 @on_virtual_time
-async def test_more_demands_than_can_be_told_apart_are_looked_past_with_their_topic(runtime: VirtualRuntime) -> None:
+async def test_jobs_behind_a_thousand_different_demands_are_found_in_a_few_looks(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
-        await stage.submit_all([order_of(A, labels={"require.host": f"h{n}"}) for n in range(BATCH + 50)])
+        wanting = [order_of(A, labels={"require.host": f"gone{n}"}) for n in range(1_050)]
+        await stage.submit_all(wanting)
         await asyncio.sleep(1)
-        [plain, *_] = await submit_many(stage, A, 10)
-        stage.hello("w1", slots=10)
+        [pinned] = await stage.submit_all([order_of(A, labels={"require.host": "h1"})])
+        [plain] = await submit_many(stage, A, 1)
+        stage.hello("w1", slots=10, host="h1")
         await stage.scheduler.tick()
 
         assert stage.store.calls["list_dispatchable"] <= 4
-        assert (await stage.job(plain.id)).state is State.SCHEDULED
+        assert {(await stage.job(job.id)).state for job in (pinned, plain)} == {State.DISPATCHED}
+
+
+@on_virtual_time
+async def test_jobs_behind_many_that_wait_for_a_worker_without_room_are_found(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        unmet = [order_of(A, labels={"require.host": f"gone{n}"}) for n in range(BATCH)]
+        waiting = [order_of(A, labels={"require.host": "full", "require.n": f"{n % 300}"}) for n in range(600)]
+        await stage.submit_all(unmet + waiting)
+        await asyncio.sleep(1)
+        [plain] = await submit_many(stage, A, 1)
+        for n in range(300):
+            stage.hello(f"full{n}", slots=1, host="full", n=str(n))
+        stage.hello("w1", slots=10)
+        for _ in range(2):
+            await stage.scheduler.tick()
+
+        assert (await stage.job(plain.id)).state is State.DISPATCHED
+        assert sum((await stage.inner.count_active()).values()) == 301
 
 
 @on_virtual_time
@@ -144,6 +162,21 @@ async def test_limits_that_nobody_set_are_not_counted(runtime: VirtualRuntime) -
 
         assert stage.store.calls.get("count_active", 0) == 0
         assert stage.store.calls.get("count_topics", 0) == 0
+
+
+@undelivered
+@on_virtual_time
+async def test_topics_that_take_long_to_count_are_counted_seldom(runtime: VirtualRuntime) -> None:
+    topics = Topics((Topic(name="t", live_jobs_max=25),))
+    async with staged(runtime, topics=topics) as stage:
+        stage.store.fault("count_topics", None, request_s=0.3)
+        for _ in range(25):
+            await stage.submit("t", tenant=A)
+            await asyncio.sleep(1)
+        with pytest.raises(TooMany, match="of topic t"):
+            await stage.submit("t", tenant=A)
+
+        assert 8 <= stage.store.calls["count_topics"] <= 10, "every 3.3 s"
 
 
 @undelivered

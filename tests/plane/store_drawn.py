@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from holdfast.core.job import JobId, Tenant
-from holdfast.core.placement import Demand
 from holdfast.core.record import Kind
 from holdfast.core.states import EffectState, Event, State
 from holdfast.ports import Delivery, JobFilter
@@ -141,7 +140,7 @@ LOOKS = st.one_of(
     ),
     _look(
         "list_dispatchable", limit=FEW, except_topics=one((), ("quick",)), except_tenants=one((), (ACME,)),
-        except_keys=one((), ("k",)), except_demands=one((), (Demand("quick", (("require.gpu", "a100"),)),)),
+        except_keys=one((), ("k",)), met_by=one(None, {"quick": ()}, {"quick": [(("require.gpu", "a100"),)]}),
     ),
     _look(
         "list_records", kind=st.sampled_from(KINDS), tenant=TENANT, state=one(None, "running", "succeeded"),

@@ -40,6 +40,11 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     def load(self) -> float:
         return self.in_hand / self.slots
 
+    @property
+    def meets(self) -> Labels:
+        """The most that a job may want of it."""
+        return tuple(sorted((f"{REQUIRE}{name}", value) for name, value in self.labels.items()))
+
     def with_more(self, jobs: int) -> WorkerView:
         return replace(self, in_hand=self.in_hand + jobs) if jobs else self
 
@@ -62,16 +67,15 @@ REQUIRE = "require."
 """Job labels that start with this must stand on the worker without it: `require.gpu=a100` wants `gpu=a100`."""
 
 
-DEMANDS_MAX = 50
-"""Demands for labels that are looked past; beyond them, whole topics. Every job that waits is asked for each."""
+Labels = tuple[tuple[str, str], ...]
+"""As they stand on a job that wants them, in order."""
 
 
 class Demand(NamedTuple):
     """The jobs of a topic that want at least these labels of their worker."""
 
     topic: str
-    labels: tuple[tuple[str, str], ...]
-    """As they stand on the job, in order."""
+    labels: Labels
 
 
 def demand_of(job: Job) -> Demand:
@@ -81,24 +85,44 @@ def demand_of(job: Job) -> Demand:
 
 
 class PassedOver:
-    """Jobs that nobody can take now, by what others have in common with them."""
+    """Jobs that nobody can take now, by what others have in common with them.
+
+    Of a topic some of whose jobs want what nobody has, there may be any number that want something else which nobody has:
+    so it is said what is to be had, which is never more than there are workers.
+    """
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
-        self.demands: set[Demand] = set()
-        self.hides_others = False
-        """Some of a topic that is looked past may want something else."""
+        self.met_by: dict[str, frozenset[Labels]] = {}
+        """By topic: what may be wanted at most, one set of labels or another."""
+        self._unmet: set[tuple[str, str, bool]] = set()
+        """Topic, pool, and whether somebody would take it who has no room."""
 
     def __len__(self) -> int:
-        return len(self.topics) + len(self.demands)
+        return len(self.topics) + len(self._unmet)
 
-    def add(self, job: Job) -> None:
-        demand = demand_of(job)
-        if demand.labels and (demand in self.demands or len(self.demands) < DEMANDS_MAX):
-            self.demands.add(demand)
+    def add(self, job: Job, *, is_served: bool, pool: str) -> None:
+        """`pool`: where jobs of its topic go today, for those behind it."""
+        if demand_of(job).labels:
+            self._unmet |= {(job.topic, job.pool, is_served), (job.topic, pool, is_served)}
         else:
             self.topics.add(job.topic)
-            self.hides_others |= bool(demand.labels)
+
+    def look(self, workers: Iterable[WorkerView], *, alive_since: float) -> None:
+        """See anew who could take what: `met_by`. Who has no room counts until a job was seen that waits for him, so that
+        nobody who waits for room is looked past unseen."""
+        if not self._unmet:
+            return
+        ready = [(worker, worker.meets) for worker in workers if condition(worker, alive_since=alive_since) == "ready"]
+        waited_for = {topic for topic, _, is_served in self._unmet if is_served}
+        found: dict[str, set[Labels]] = {topic: set() for topic, _, _ in self._unmet}
+        for topic, pool in {(topic, pool) for topic, pool, _ in self._unmet}:
+            found[topic] |= {
+                meets
+                for worker, meets in ready
+                if worker.pool == pool and fits(topic, *worker.topics) and (worker.room > 0 or topic not in waited_for)
+            }
+        self.met_by = {topic: frozenset(meets) for topic, meets in found.items()}
 
 
 class Placing:

@@ -1,7 +1,8 @@
 """Admission: how many unfinished jobs a tenant may have, in all and of one topic.
 
 Counted now and then, and by one for each that is admitted in between: with several gateways a limit
-may be exceeded by what the others admit within `COUNT_FRESH_S`.
+may be exceeded by what the others admit within `COUNT_FRESH_S`; that of a topic, where very many are live, within
+`topic_counts.FRESH_S_MAX`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from holdfast.core.run import RUN_TERMINAL, RunState
 from holdfast.core.share import Quotas
 from holdfast.core.topic import Topics
 from holdfast.errors import TooMany
+from holdfast.flow.topic_counts import TopicCounts
 from holdfast.ports import Store
 
 COUNT_FRESH_S = 1.0
@@ -48,6 +50,7 @@ class Admission:
         self._by_topic = any(topic.live_jobs_max for topic in topics.declared)
         self._live: dict[Tenant, int] = {}
         self._of_topic: dict[tuple[Tenant, str], int] = {}
+        self._topic_counts = TopicCounts(store, fresh_s=COUNT_FRESH_S)
         self._counted_at = float("-inf")
 
     async def count(self) -> None:
@@ -60,8 +63,8 @@ class Admission:
         for (tenant, _), count in (await self._store.count_jobs()).items():
             live[tenant] = live.get(tenant, 0) + count
         self._live = live
-        if self._by_topic:
-            self._of_topic = await self._store.count_topics()
+        if self._by_topic and await self._topic_counts.count():
+            self._of_topic = dict(self._topic_counts.known)
 
     def check(self, job: Job) -> None:
         """Raises `TooMany`."""

@@ -54,11 +54,13 @@ async def submit_in_session(submission: Submission, policy: SessionPolicy, *, st
         [written] = await store.transact([_together(await followed(changes, store=store), alone)])
         if written:
             return await _accepted(submission, store)
-        found = await store.list_session(*session)
         if policy is SessionPolicy.REJECT:
-            busy = next((job for job in found if job.makes_busy), None)
+            busy = await store.find_busy(*session)
             if busy is not None:
                 raise SessionBusy(busy.session, job_id=busy.id)
+            found = []
+        else:
+            found = await store.list_session(*session)
         if submission.key is not None and looked and _versions(found) == _versions(live):
             # Nothing in the session stood in its way: it was the key.
             raise KeyReused("this key was used for another request; take a new one")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 
 from holdfast.api.summary import Summary, WarningView
 from holdfast.core.approval import ApprovalState
@@ -13,6 +14,7 @@ from holdfast.core.record import Kind
 from holdfast.core.states import EffectState, State
 from holdfast.core.warnings import LOOP_IDLE_S, Signs, warnings
 from holdfast.flow.freeze import list_freezes
+from holdfast.flow.topic_counts import TopicCounts
 from holdfast.gateway.plane import Plane
 from holdfast.gateway.views import freeze_view, lock_view
 
@@ -35,6 +37,7 @@ class Summaries:
         self._known: dict[Tenant, tuple[float, Summary]] = {}
         """With the time at which it was there."""
         self._making: dict[Tenant, asyncio.Task[Summary]] = {}
+        self._topics = TopicCounts(plane.store, fresh_s=FRESH_S)
 
     async def get(self, tenant: Tenant) -> Summary:
         made_at, known = self._known.get(tenant, (0.0, None))
@@ -47,7 +50,8 @@ class Summaries:
 
     async def _make(self, tenant: Tenant) -> Summary:
         try:
-            made = await summarize(self._plane, tenant)
+            await self._topics.count()
+            made = await summarize(self._plane, tenant, self._topics.known)
         finally:
             del self._making[tenant]
         if len(self._known) >= TENANTS_REMEMBERED:
@@ -57,11 +61,12 @@ class Summaries:
         return made
 
 
-async def summarize(plane: Plane, tenant: Tenant) -> Summary:
+async def summarize(plane: Plane, tenant: Tenant, live: Mapping[tuple[Tenant, str], int]) -> Summary:
+    """`live`: jobs by tenant and topic."""
     store, now = plane.store, plane.store.now()
     jobs = await store.count_jobs()
     states = {state.value: count for (owner, state), count in jobs.items() if owner == tenant}
-    topics = Counter({topic: n for (owner, topic), n in (await store.count_topics()).items() if owner == tenant})
+    topics = Counter({topic: n for (owner, topic), n in live.items() if owner == tenant})
     # Without the others: who has few jobs is not to be hidden behind who has many.
     others = {owner for owner, state in jobs if owner != tenant and state is State.SCHEDULED}
     line = await store.list_dispatchable(limit=LINE_MAX, except_tenants=others)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from holdfast.core.effect import Effect, EffectPlace, Ruling
 from holdfast.core.job import Job, JobId, Tenant
-from holdfast.core.placement import Demand
+from holdfast.core.placement import Labels
 from holdfast.core.record import Kind, Record
 from holdfast.core.retention import Limits
 from holdfast.core.states import EffectState, State
@@ -67,18 +67,24 @@ class Store(Protocol):
         except_topics: Collection[str] = (),
         except_tenants: Collection[Tenant] = (),
         except_keys: Collection[str] = (),
-        except_demands: Collection[Demand] = (),
+        met_by: Mapping[str, Collection[Labels]] | None = None,
     ) -> list[Job]:
         """SCHEDULED jobs whose `not_before` has come: by priority, then in turn between tenants,
         then oldest first. No tenant with few jobs waits behind a tenant with many. Jobs of
-        `except_topics`, of `except_tenants`, under `except_keys` (the keys of limits that their
-        `decision` names) and of `except_demands` are left out, and so are those of a `session` that is at
+        `except_topics`, of `except_tenants` and under `except_keys` (the keys of limits that their
+        `decision` names) are left out, and so are those of a `session` that is at
         work: of a session's jobs only the first is listed. That is one which was begun and waits to be tried
-        again; else the oldest, whatever its priority. A payload of more than `LISTED_PAYLOAD_MAX` is empty, and
-        is not even read."""
+        again; else the oldest, whatever its priority. Of a topic in `met_by` those are left out whose demand
+        (`placement.demand_of`) is not within one of the sets of labels there; who wants none never is. A list costs
+        one walk past what is left out, whatever the number of different demands. A payload of more than
+        `LISTED_PAYLOAD_MAX` is empty, and is not even read."""
 
     async def list_session(self, tenant: Tenant, session: str) -> list[Job]:
         """All live jobs of a session, however many, in order of id: who interrupts it stops every one."""
+
+    async def find_busy(self, tenant: Tenant, session: str) -> Job | None:
+        """A job that makes the session busy (`Job.makes_busy`), whichever it is; None: there is none. Does not read the
+        others that do."""
 
     async def list_in_hand(self, *workers: str, bare: bool = False) -> list[Job]:
         """The jobs that are DISPATCHED to one of these workers or RUNNING there, in order of id. `bare`: with empty
@@ -139,7 +145,7 @@ class Store(Protocol):
         """Live jobs by tenant and state; terminal states are not counted."""
 
     async def count_topics(self) -> dict[tuple[Tenant, str], int]:
-        """Live jobs by tenant and topic. Reads all of them: once a second, and only where somebody has set a limit."""
+        """Live jobs by tenant and topic. May read all of them: ask `flow.topic_counts`, which does so seldom."""
 
     async def count_active(self) -> dict[tuple[Tenant, str, str], int]:
         """Jobs that are DISPATCHED or RUNNING, by tenant, topic and the key of the limit that their

@@ -7,7 +7,7 @@ Nothing here waits, and nothing here knows the server.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -50,9 +50,14 @@ class Needs:
     """Jobs in full, with all effects and whoever is parked for them."""
     sessions: set[tuple[str, str]] = field(default_factory=set)
     """Who of them is at work."""
-    whole_sessions: set[tuple[str, str]] = field(default_factory=set)
-    """Their live jobs, in full."""
+    busy_sessions: set[tuple[str, str]] = field(default_factory=set)
+    """Of each `busy_max` jobs in full that make it busy, or all, if there are no more than that."""
     letters: set[int] = field(default_factory=set)
+
+    @property
+    def busy_max(self) -> int:
+        """One more than the batch may stop: where so many were there, one is left."""
+        return len(self.versions) + 1
 
     def submission(self, submission: Submission) -> None:
         job = submission.job
@@ -60,7 +65,7 @@ class Needs:
         if submission.key is not None:
             self.keys.add((job.tenant, submission.key))
         if submission.alone and job.session:
-            self.whole_sessions.add((job.tenant, job.session))
+            self.busy_sessions.add((job.tenant, job.session))
         if job.run and job.state in TERMINAL:
             self.records.add((Kind.RESULT.value, job.tenant, job.id))
         self.record_changes(submission.records)
@@ -196,9 +201,9 @@ class BatchLedger(Ledger):
     def is_at_work(self, job: Job) -> bool:
         return bool(self.at_work.get((job.tenant, job.session), set()) - {job.id})
 
-    def list_session(self, tenant: Tenant, session: str) -> list[Job]:
+    def is_busy(self, tenant: Tenant, session: str, *, but: Collection[JobId]) -> bool:
         ours = (job for job in self.jobs.values() if job.session == session and job.tenant == tenant)
-        return [job for job in ours if not job.is_terminal]
+        return any(job.makes_busy and job.id not in but for job in ours)
 
     def arrange(self, job: Job) -> None:
         self.stirred_sessions.add((job.tenant, job.session))

@@ -6,12 +6,12 @@ What differs from server to server is a `Place`: how it is opened, read and prun
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from holdfast.core.effect import Effect, EffectPlace, Ruling
 from holdfast.core.job import Job, JobId, Tenant
-from holdfast.core.placement import Demand
+from holdfast.core.placement import Labels
 from holdfast.core.record import Kind, Record
 from holdfast.core.retention import Limits
 from holdfast.core.states import EffectState, State
@@ -87,9 +87,9 @@ class BatchStore:
         except_topics: Collection[str] = (),
         except_tenants: Collection[Tenant] = (),
         except_keys: Collection[str] = (),
-        except_demands: Collection[Demand] = (),
+        met_by: Mapping[str, Collection[Labels]] | None = None,
     ) -> list[Job]:
-        left_out = without(except_topics, except_tenants, except_keys, except_demands)
+        left_out = without(except_topics, except_tenants, except_keys, met_by or {})
         return await self._place.reads.list_dispatchable(self.now(), limit, left_out)
 
     async def list_in_hand(self, *workers: str, bare: bool = False) -> list[Job]:
@@ -97,6 +97,9 @@ class BatchStore:
 
     async def list_session(self, tenant: Tenant, session: str) -> list[Job]:
         return await self._place.reads.list_session(tenant, session)
+
+    async def find_busy(self, tenant: Tenant, session: str) -> Job | None:
+        return await self._place.reads.find_busy(tenant, session)
 
     async def list_recoverable(self, *, states: Collection[State], limit: int, after: str = "") -> Overdue:
         return await self._place.reads.list_recoverable(self.now(), states, limit, after)

@@ -7,7 +7,7 @@ is where things lie: the abstract methods, each a plain read or write.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -232,8 +232,8 @@ class Ledger(ABC):
         """Whether another job of its session is DISPATCHED or RUNNING."""
 
     @abstractmethod
-    def list_session(self, tenant: Tenant, session: str) -> list[Job]:
-        """Its live jobs."""
+    def is_busy(self, tenant: Tenant, session: str, *, but: Collection[JobId]) -> bool:
+        """Whether another job than these makes the session busy (`Job.makes_busy`)."""
 
     @abstractmethod
     def arrange(self, job: Job) -> None:

@@ -126,6 +126,12 @@ def _is_repeated(ledger: Ledger, submission: Submission) -> bool:
 def _may_be_alone(ledger: Ledger, job: Job, changes: Sequence[Change]) -> bool:
     if not job.session:
         return True
-    live = {other.id: other for other in ledger.list_session(job.tenant, job.session)}
-    live |= {change.after.id: change.after for change in changes if change.after.id in live}
-    return not any(other.makes_busy for other in live.values())
+    session = (job.tenant, job.session)
+    # Not those of the transaction's own submissions, which are not there yet.
+    changed = {
+        change.after.id: change.after
+        for change in changes
+        if (change.after.tenant, change.after.session) == session and ledger.version_of(change.after.id) is not None
+    }
+    is_busy = any(other.makes_busy for other in changed.values())
+    return not is_busy and not ledger.is_busy(*session, but=changed)

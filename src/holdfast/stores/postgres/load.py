@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from holdfast.core.job import PARKED_UNTIL, JobId
 from holdfast.ports import DeadLetter
 from holdfast.stores.batch import BatchLedger, Needs
-from holdfast.stores.postgres.rows import RECORD_PLACE, SELECT_EFFECT, SELECT_JOB, arrays_of, rows_of
+from holdfast.stores.postgres.rows import MAKES_BUSY, RECORD_PLACE, SELECT_EFFECT, SELECT_JOB, arrays_of, rows_of
 from holdfast.stores.rows import effect_of, job_of
 
 # One statement for everything that is asked by name. `what` says which of them a row answers.
@@ -30,9 +30,10 @@ _NAMED = f"""
     AND j.state IN ('DISPATCHED', 'RUNNING')
 """  # noqa: S608  (names of columns)
 _JOBS = f"{SELECT_JOB} WHERE id = ANY ($1)"
-_SESSIONS = f"""
-    {SELECT_JOB} WHERE session <> '' AND look_at IS NOT NULL
-    AND (tenant, session) IN (SELECT * FROM {rows_of(("tenant", "session"))})
+_BUSY = f"""
+    SELECT j.* FROM {rows_of(("tenant", "session"))} CROSS JOIN LATERAL (
+        {SELECT_JOB} WHERE tenant = x.tenant AND session = x.session AND {MAKES_BUSY} LIMIT $3
+    ) j
 """  # noqa: S608  (names of columns)
 _EFFECTS = f"{SELECT_EFFECT} WHERE job_id = ANY ($1)"
 _PARKED = f"{SELECT_JOB} WHERE (id = ANY ($1) OR replay_of = ANY ($1)) AND state = 'SCHEDULED' AND not_before >= $2"
@@ -55,8 +56,9 @@ async def load(connection: Asks, needs: Needs, now: float) -> BatchLedger:
     full |= {job_id for letter in letters for job_id in (letter[2], letter[5]) if job_id is not None}
     if full:
         _keep_jobs(ledger, await connection.fetch(_JOBS, list(full)))
-    if needs.whole_sessions:
-        _keep_jobs(ledger, await connection.fetch(_SESSIONS, *arrays_of(("", ""), needs.whole_sessions)))
+    if needs.busy_sessions:
+        sessions = arrays_of(("tenant", "session"), needs.busy_sessions)
+        _keep_jobs(ledger, await connection.fetch(_BUSY, *sessions, needs.busy_max))
     for number, tenant, job_id, reason, at, replayed_as in letters:
         job = ledger.jobs[job_id]
         ledger.letters[number] = DeadLetter(

@@ -7,12 +7,14 @@ from typing import Any
 
 from holdfast.core.effect import Effect, EffectPlace
 from holdfast.core.job import Job, JobId, Tenant
+from holdfast.core.placement import REQUIRE
 from holdfast.core.states import EffectState, State
 from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Overdue, Snapshot
 from holdfast.stores.dispatchable import Without
 from holdfast.stores.postgres.link import Lines
 from holdfast.stores.postgres.rows import (
     DELIVERY,
+    MAKES_BUSY,
     SELECT_BARE_JOB,
     SELECT_EFFECT,
     SELECT_EVENT,
@@ -37,14 +39,18 @@ _DUE_AMONG = """
     SELECT id, look_at FROM ({}) due WHERE look_at <= $1 ORDER BY look_at, id LIMIT $5
 """
 _READY = "state = 'SCHEDULED' AND NOT behind AND (-priority)"
-# What is left out: topics, keys of limits, and demands ($9: topics, $10: the labels of each, as JSON). An aggregate: what
-# EXISTS asks may be answered by a join, which reads all that is ready before the first.
-_LET_IN = """
-    j.topic <> ALL ($6::text[]) AND j.limit_key <> ALL ($8::text[]) AND (cardinality($9::text[]) = 0 OR (
-        SELECT bool_and(demand.topic <> j.topic OR NOT j.labels::jsonb @> demand.labels::jsonb)
-        FROM unnest($9::text[], $10::text[]) AS demand(topic, labels)
+# What is left out: topics, keys of limits, and demands that are not met ($9: which of many lists a topic has; $10: the lists, of
+# sets of labels; both as JSON). A list contains a demand if one of its sets does. Mostly somebody wants what is in none of
+# them ($11: every label, as keys): that is asked first, and costs the same for any number of sets. An aggregate: what EXISTS
+# asks may be answered by a join, which reads all that is ready before the first.
+_LET_IN = f"""
+    j.topic <> ALL ($6::text[]) AND j.limit_key <> ALL ($8::text[]) AND (NOT jsonb_exists($9::jsonb, j.topic) OR (
+        SELECT CASE WHEN bool_and(jsonb_exists($11::jsonb, wanted.key || '=' || wanted.value))
+        THEN ($10::jsonb -> ($9::jsonb ->> j.topic)::int) @> jsonb_build_array(jsonb_object_agg(wanted.key, wanted.value))
+        ELSE count(*) = 0 END
+        FROM jsonb_each_text(j.labels::jsonb) AS wanted WHERE starts_with(wanted.key, '{REQUIRE}')
     ))
-"""
+"""  # noqa: S608  (a literal)
 # The next urgency after $1, and of its jobs: one of each tenant, then another of each, and so on; each round oldest
 # first. The first round goes on with the tenants where it ended the last time ($2: urgencies, $3: tenants), for there
 # may be more of them than fit. Tenants are walked through by jumps through the index, no further than needed.
@@ -147,8 +153,9 @@ class Reads:
             without.topics,
             sorted(without.tenants),
             without.keys,
-            [demand.topic for demand in without.demands],
-            [json_text(dict(demand.labels)) for demand in without.demands],
+            json_text({topic: many for many, met in enumerate(without.met) for topic in met.topics}),
+            json_text([[dict(labels) for labels in met.by] for met in without.met]),
+            json_text({f"{name}={value}": 1 for met in without.met for labels in met.by for name, value in labels}),
         )
         if not rows:
             return None, []
@@ -174,6 +181,12 @@ class Reads:
             session,
         )
         return [job_of(row) for row in rows]
+
+    async def find_busy(self, tenant: Tenant, session: str) -> Job | None:
+        rows = await self._fetch(
+            f"{SELECT_JOB} WHERE tenant = $1 AND session = $2 AND {MAKES_BUSY} LIMIT 1", tenant, session
+        )
+        return job_of(rows[0]) if rows else None
 
     async def list_recoverable(self, now: float, states: Collection[State], limit: int, after: str) -> Overdue:
         looked_at, _, last = after.partition(" ")

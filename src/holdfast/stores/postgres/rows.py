@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.job import Job
+from holdfast.core.job import UNDO, Job
 from holdfast.ports import LISTED_PAYLOAD_MAX
 from holdfast.stores.rows import ANEW, EFFECT, EVENT, ONCE, RECORD, limit_key, values_anew, values_once
 
@@ -91,6 +91,8 @@ SELECT_LISTED_JOB = SELECT_JOB.replace(
     " payload,", f" CASE WHEN octet_length(payload) <= {LISTED_PAYLOAD_MAX} THEN payload ELSE ''::bytea END,"
 )
 """Its payload is empty if it is large."""
+MAKES_BUSY = f"session <> '' AND look_at IS NOT NULL AND NOT cancel_requested AND right(step, {len(UNDO)}) <> '{UNDO}'"
+"""`Job.makes_busy`."""
 SELECT_EVENT = f"SELECT {columns(EVENT)} FROM holdfast_events"  # noqa: S608  (names of columns)
 SELECT_RECORD = f"SELECT {columns(RECORD)} FROM holdfast_records"  # noqa: S608  (names of columns)
 SELECT_EFFECT = f"SELECT {columns(EFFECT)} FROM holdfast_effects"  # noqa: S608  (names of columns)

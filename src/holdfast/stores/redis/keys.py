@@ -55,7 +55,7 @@ from __future__ import annotations
 import struct
 
 from holdfast.core.job import PARKED_UNTIL, Job
-from holdfast.core.placement import Demand, demand_of
+from holdfast.core.placement import Labels, demand_of
 from holdfast.core.states import EffectState, State
 from holdfast.stores.rows import limit_key
 
@@ -84,13 +84,13 @@ def urgency_of(priority: int) -> bytes:
 
 def ready_member(job: Job) -> bytes:
     """Sorts by urgency, tenant, when it may begin, id. Topic, limit and demand follow, for whoever leaves some of them out."""
-    labels = demanded(demand_of(job))
+    labels = demanded(demand_of(job).labels)
     names = joined(job.id, job.topic, limit_key(job), *labels, *([""] if labels else [])).encode()
     return b"".join((urgency_of(job.priority), job.tenant.encode(), b"\0", sortable(job.not_before), names))
 
 
-def demanded(demand: Demand) -> list[str]:
-    return [f"{name}={value}" for name, value in demand.labels]
+def demanded(labels: Labels) -> list[str]:
+    return [f"{name}={value}" for name, value in labels]
 
 
 def queue_member(job: Job) -> bytes:

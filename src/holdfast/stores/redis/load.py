@@ -24,6 +24,8 @@ from holdfast.stores.redis.rows import (
 )
 
 Ask = Callable[..., Awaitable[list[Any]]]
+NOT_BUSY = 10
+"""Of a session, who is not counted with and may be among the first: was asked to stop, or undoes a step of a run."""
 NUMBERS = ("event", "letter", "job", "record")
 
 
@@ -133,9 +135,9 @@ class _Loading:
                 ledger.at_work[session] = {JobId(job_id.decode()) for job_id in ids}
 
             asked.add(take_working, "ZRANGE", keys.working(*session), 0, -1)
-        for session in needs.whole_sessions:
-            asked.add(self._take_session, "ZRANGE", keys.session(*session), 0, -1)
         await asked.answered()
+        for session in needs.busy_sessions:
+            await self._find_busy(keys.session(*session))
 
     async def then(self) -> None:
         """What follows from that: jobs in full, effects, and whoever is parked for them."""
@@ -163,6 +165,22 @@ class _Loading:
         await self._find_parked(replays | origins - ledger.jobs.keys())
         for number, letter in self._letters.items():
             ledger.letters[number] = letter.letter(number, ledger.jobs[letter.job_id])
+
+    async def _find_busy(self, key: str) -> None:
+        """Jobs of a session that make it busy, by pages: those that do not are few."""
+        left, start = self._needs.busy_max, 0
+        while left > 0:
+            page = left + NOT_BUSY
+            [found] = await self._ask(("ZRANGE", key, start, start + page - 1))
+            ids = [JobId(job_id.decode()) for job_id in found]
+            asked = Questions(self._ask)
+            asked.fields(self._keep, self._keys.jobs, [job_id for job_id in ids if job_id not in self._before])
+            await asked.answered()
+            busy = [job_id for job_id in ids if job_id in self._before and self._before[job_id].makes_busy]
+            self._in_sessions.update(busy)
+            if len(ids) < page:
+                break
+            left, start = left - len(busy), start + page
 
     async def _find_parked(self, ids: Collection[JobId]) -> None:
         asked = Questions(self._ask)
@@ -214,9 +232,6 @@ class _Loading:
 
     def _take_letter(self, number: int, row: bytes) -> None:
         self._letters[number] = letter_from(row)
-
-    def _take_session(self, ids: list[bytes]) -> None:
-        self._in_sessions.update(JobId(job_id.decode()) for job_id in ids)
 
     def _take_effects(self, rows: list[bytes]) -> None:
         for row in rows:

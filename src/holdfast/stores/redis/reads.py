@@ -19,6 +19,8 @@ from holdfast.stores.redis.rows import bare_job, effect_from, event_of_tenant, f
 
 PAGE = 200
 """What is read at once where not all of it may be wanted."""
+FEW = 10
+"""What is read at once where mostly the first is wanted."""
 PASSES_MAX = 2000
 """Jobs that a list of who may be dispatched passes over in one go: a few milliseconds, in which the server does nothing else."""
 
@@ -90,9 +92,11 @@ class RedisReads:
                 arguments += turn
             for names in (without.topics, without.tenants, without.keys):
                 arguments += (len(names), *names)
-            arguments.append(len(without.demands))
-            for demand in without.demands:
-                arguments += (demand.topic, len(demand.labels), *demanded(demand))
+            arguments.append(len(without.met))
+            for met in without.met:
+                arguments += (len(met.topics), *met.topics, len(met.by))
+                for labels in met.by:
+                    arguments += (len(labels), *demanded(labels))
             answer = await self._asking.run(READY, (self._keys.ready,), (*arguments, *stopped))
             if not answer:
                 return None, chosen
@@ -120,6 +124,17 @@ class RedisReads:
 
     async def list_session(self, tenant: Tenant, session: str) -> list[Job]:
         return _there(await self._jobs("ZRANGE", self._keys.session(tenant, session), 0, -1))
+
+    async def find_busy(self, tenant: Tenant, session: str) -> Job | None:
+        low = "-"
+        while jobs := await self._jobs(
+            "ZRANGE", self._keys.session(tenant, session), low, "+", "BYLEX", "LIMIT", 0, FEW
+        ):
+            for _, job in jobs:
+                if job is not None and job.makes_busy:
+                    return job
+            low = f"({jobs[-1][0]}"
+        return None
 
     async def list_recoverable(self, now: float, states: Collection[State], limit: int, after: str) -> Overdue:
         score, _, last = after.partition(" ")

@@ -4,8 +4,8 @@
 -- KEYS    ready
 -- ARGV    the urgency before (one byte; empty: from the first on), now (eight bytes), limit, how many may be passed over;
 --         the number of turns, for each its urgency and tenant; the number of topics to be left out, and those; likewise of
---         tenants, and of limits; the number of demands, for each its topic, the number of labels, and those; then where the
---         walk was broken off, as it was told
+--         tenants, and of limits; the number of lists of demands that are met, for each the number of topics, those, the number of
+--         sets of labels, and for each the number of labels, and those; then where the walk was broken off, as it was told
 -- Answer  nothing; or: the urgency, the tenant to go on with ('' if all had their turn), where the walk was broken off (nothing
 --         if it was not), and the rounds, each a list of members
 --
@@ -36,43 +36,62 @@ local function set_of()
   at = at + 1 + tonumber(ARGV[at])
   return found
 end
--- By topic: the labels of each, as they stand in a member.
-local function demands_of()
+-- By topic: for each label the sets that it is in; the same for topics that have the same sets.
+local function met_of()
   local found, many = {}, tonumber(ARGV[at])
   at = at + 1
   for _ = 1, many do
-    local topic, labels = ARGV[at], {}
-    for i = 1, tonumber(ARGV[at + 1]) do
-      labels[i] = '\0' .. ARGV[at + 1 + i] .. '\0'
+    local sets_with = {}
+    for topic in pairs(set_of()) do
+      found[topic] = sets_with
     end
-    found[topic] = found[topic] or {}
-    table.insert(found[topic], labels)
-    at = at + 2 + #labels
+    local sets = tonumber(ARGV[at])
+    at = at + 1
+    for _ = 1, sets do
+      local set = set_of()
+      for label in pairs(set) do
+        sets_with[label] = sets_with[label] or {}
+        table.insert(sets_with[label], set)
+      end
+    end
   end
   return found
 end
 local before, now, limit, passes = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local turns, topics, tenants, limits, demands = pairs_of(), set_of(), set_of(), set_of(), demands_of()
+local turns, topics, tenants, limits, met = pairs_of(), set_of(), set_of(), set_of(), met_of()
 
-local function has_all(labels, wanted)
+local function has_all(set, wanted)
   for _, label in ipairs(wanted) do
-    if not string.find(labels, label, 1, true) then
+    if not set[label] then
       return false
     end
   end
   return true
 end
 
-local function is_left_out(topic, key, labels)
-  if topics[topic] or limits[key] then
-    return true
+-- Whether one set has all labels, which each end with NUL. Only sets are looked at that have the rarest of them.
+local function is_met(sets_with, labels)
+  local wanted, rarest = {}, nil
+  for label in string.gmatch(labels, '([^%z]+)') do
+    local sets = sets_with[label]
+    if not sets then
+      return false
+    end
+    wanted[#wanted + 1] = label
+    if not rarest or #sets < #rarest then
+      rarest = sets
+    end
   end
-  for _, wanted in ipairs(demands[topic] or {}) do
-    if has_all(labels, wanted) then
+  for _, set in ipairs(rarest or {}) do
+    if has_all(set, wanted) then
       return true
     end
   end
-  return false
+  return not rarest
+end
+
+local function is_left_out(topic, key, labels)
+  return topics[topic] or limits[key] or (met[topic] and not is_met(met[topic], labels))
 end
 
 -- The first member from `low` on that is below `high`; `low` and `high` as ZRANGE wants them.

@@ -4,7 +4,7 @@ else runs. No thread, no waiting, no commit here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.effect import Effect
@@ -25,7 +25,7 @@ from holdfast.stores.sqlite.rows import (
     WRITE_EFFECT,
     inserted_values,
 )
-from holdfast.stores.sqlite.sessions import arrange, is_at_work, list_session
+from holdfast.stores.sqlite.sessions import arrange, find_busy, is_at_work
 
 if TYPE_CHECKING:
     import apsw
@@ -95,8 +95,8 @@ class SqliteLedger(Ledger):
     def is_at_work(self, job: Job) -> bool:
         return is_at_work(self.execute, job)
 
-    def list_session(self, tenant: Tenant, session: str) -> list[Job]:
-        return list_session(self.execute, tenant, session)
+    def is_busy(self, tenant: Tenant, session: str, *, but: Collection[JobId]) -> bool:
+        return find_busy(self.execute, tenant, session, but) is not None
 
     def arrange(self, job: Job) -> None:
         arrange(self.execute, job)

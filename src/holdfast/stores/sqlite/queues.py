@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from holdfast.core.job import Job
-from holdfast.stores.dispatchable import Without
+from holdfast.core.placement import REQUIRE
+from holdfast.stores.dispatchable import Met, Without
+from holdfast.stores.rows import json_text
 
 KEY = "decision ->> '$.concurrency.key'"
 """Of the limit that the job's decision names; NULL if none."""
 HAS_LABEL = "EXISTS (SELECT 1 FROM json_each(labels) AS label WHERE label.key = ? AND label.value = ?)"
+_WANTED = f"json_each(labels) AS wanted WHERE wanted.key GLOB '{REQUIRE}*'"
+_IS_MET = f"""AND (
+    topic NOT IN (SELECT key FROM json_each(?))
+    OR NOT EXISTS (SELECT 1 FROM {_WANTED})
+    OR NOT EXISTS (
+        SELECT 1 FROM {_WANTED} AND wanted.key || '=' || wanted.value NOT IN (
+            SELECT (value ->> 2) || '=' || (value ->> 3) FROM json_each(?)
+        )
+    ) AND EXISTS (
+        WITH asked AS MATERIALIZED (SELECT key AS topic, value AS many FROM json_each(?)),
+        met AS MATERIALIZED (
+            SELECT value ->> 0 AS many, value ->> 1 AS one, value ->> 2 AS name, value ->> 3 AS label FROM json_each(?)
+        )
+        SELECT 1 FROM (SELECT wanted.key AS name, wanted.value AS label FROM {_WANTED} LIMIT 1) AS any_of_it
+        CROSS JOIN met AS enough USING (name, label)
+        WHERE enough.many = (SELECT many FROM asked WHERE asked.topic = holdfast_jobs.topic) AND NOT EXISTS (
+            SELECT 1 FROM {_WANTED} AND NOT EXISTS (
+                SELECT 1 FROM met WHERE met.many = enough.many AND met.one = enough.one
+                AND met.name = wanted.key AND met.label = wanted.value
+            )
+        )
+    )
+) """  # noqa: S608  (a literal)
+"""Whether what it wants is within one of many sets. Mostly somebody wants what is in none: that is asked first, and costs
+the same for any number of sets. As one condition, for a chain of them may be too deep."""
 
 Place = tuple[float, str]
 
@@ -46,7 +72,17 @@ def passing_over(without: Without) -> tuple[str, list[str]]:
         conditions += f"AND topic NOT IN ({', '.join('?' * len(without.topics))}) "
     if without.keys:
         conditions += f"AND coalesce({KEY}, '') NOT IN ({', '.join('?' * len(without.keys))}) "
-    for topic, labels in without.demands:
-        conditions += f"AND NOT (topic = ?{f' AND {HAS_LABEL}' * len(labels)}) "
-        values += (topic, *itertools.chain.from_iterable(labels))
+    if without.met:
+        asked, met = _told(without.met)
+        conditions += _IS_MET
+        values += (asked, met, asked, met)
     return conditions, values
+
+
+def _told(met: Sequence[Met]) -> tuple[str, str]:
+    """Which of many lists each topic has; and of each list (many), each set of labels (one), each label."""
+    asked = {topic: many for many, group in enumerate(met) for topic in group.topics}
+    rows = [
+        (many, one, *label) for many, group in enumerate(met) for one, labels in enumerate(group.by) for label in labels
+    ]
+    return json_text(asked), json_text(rows)

@@ -6,11 +6,11 @@ sessions nor one with many jobs cost the list anything, and a job without a sess
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
-from holdfast.core.job import Job, JobId
-from holdfast.stores.rows import job_of
+from holdfast.core.job import UNDO, Job, JobId
+from holdfast.stores.rows import job_of, json_text
 from holdfast.stores.sqlite.rows import SELECT_JOB
 
 _LIVE = (
@@ -19,6 +19,9 @@ _LIVE = (
 )
 _BY_TURN = "(attempts = 0 OR not_before >= 253402300799.0), not_before, id"
 """The index's own expression, word for word."""
+
+_MAKES_BUSY = f"NOT cancel_requested AND substr(step, -{len(UNDO)}) != '{UNDO}'"
+"""Of a live one: `Job.makes_busy`."""
 
 
 def is_at_work(execute: Callable[..., Any], job: Job) -> bool:
@@ -50,6 +53,15 @@ def arrange(execute: Callable[..., Any], job: Job) -> None:
     )
     if first is not None:
         execute("UPDATE holdfast_jobs SET behind = 0 WHERE id = ? AND behind = 1", (first,))
+
+
+def find_busy(execute: Callable[..., Any], tenant: str, session: str, but: Collection[JobId] = ()) -> Job | None:
+    """A job that makes the session busy, and is none of these."""
+    row = execute(
+        f"{SELECT_JOB} {_LIVE} AND {_MAKES_BUSY} AND id NOT IN (SELECT value FROM json_each(?)) LIMIT 1",  # noqa: S608
+        (tenant, session, json_text(list(but))),
+    ).fetchone()
+    return None if row is None else job_of(row)
 
 
 def list_session(execute: Callable[..., Any], tenant: str, session: str) -> list[Job]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +17,7 @@ import apsw
 
 from holdfast.core.effect import Effect, EffectPlace, Ruling
 from holdfast.core.job import Job, JobId, Tenant
-from holdfast.core.placement import Demand
+from holdfast.core.placement import Labels
 from holdfast.core.record import Kind, Record
 from holdfast.core.retention import Limits
 from holdfast.core.states import EffectState, State
@@ -51,7 +51,7 @@ from holdfast.stores.sqlite import records, retention, run_retention
 from holdfast.stores.sqlite.file import PlanePart, open_reader, translated
 from holdfast.stores.sqlite.jobs import SqliteLedger
 from holdfast.stores.sqlite.reads import Reads, TooLong, Turns, in_one_snapshot, in_short
-from holdfast.stores.sqlite.sessions import list_session
+from holdfast.stores.sqlite.sessions import find_busy, list_session
 from holdfast.stores.transactions import transact
 
 if TYPE_CHECKING:
@@ -133,9 +133,9 @@ class SqliteStore:
         except_topics: Collection[str] = (),
         except_tenants: Collection[Tenant] = (),
         except_keys: Collection[str] = (),
-        except_demands: Collection[Demand] = (),
+        met_by: Mapping[str, Collection[Labels]] | None = None,
     ) -> list[Job]:
-        left_out = without(except_topics, except_tenants, except_keys, except_demands)
+        left_out = without(except_topics, except_tenants, except_keys, met_by or {})
         return await self._read_in_short(
             lambda reads: reads.list_dispatchable(self.now(), limit, self._turns, left_out)
         )
@@ -145,6 +145,9 @@ class SqliteStore:
 
     async def list_session(self, tenant: Tenant, session: str) -> list[Job]:
         return await self._scan(lambda reads: list_session(reads.execute, tenant, session))
+
+    async def find_busy(self, tenant: Tenant, session: str) -> Job | None:
+        return await self._scan(lambda reads: find_busy(reads.execute, tenant, session))
 
     async def list_recoverable(self, *, states: Collection[State], limit: int, after: str = "") -> Overdue:
         return await self._scan(lambda reads: reads.list_recoverable(self.now(), states, limit, after))
