@@ -26,7 +26,7 @@ async def decide(link: PlaneLink, keys: Keys, *, turn: str, arrival: str) -> boo
     """False if the turn has run out: then nothing has happened, and somebody may have written."""
     here = [name for name in await names(link.ask, keys.prefix) if not name.startswith(BESIDE)]
     going = [f"{keys.prefix}{name}" for name in here if name not in KEPT]
-    return bool(await link.run(MOVE, (keys.turn, keys.settings), (turn, arrival, *going)))
+    return bool(await link.run(MOVE, (keys.turn, keys.settings, keys.never), (turn, arrival, *going)))
 
 
 async def complete(link: PlaneLink, keys: Keys, runtime: Runtime) -> None:
@@ -39,7 +39,7 @@ async def complete(link: PlaneLink, keys: Keys, runtime: Runtime) -> None:
     coming = [name for name in there if name not in ("head", "turn") and not name.startswith("done:")]
     for start in range(0, len(coming), NAMES_MAX):
         page = coming[start : start + NAMES_MAX]
-        if not await link.run(ARRIVE, (keys.settings,), (arrival, beside, keys.prefix, *page)):
+        if not await link.run(ARRIVE, (keys.settings, keys.never), (arrival, beside, keys.prefix, *page)):
             return
     await link.run(ARRIVED, (keys.head, keys.turn, keys.settings), (arrival, runtime.token()))
     await clear(link, keys)

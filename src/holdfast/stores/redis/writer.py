@@ -167,7 +167,7 @@ class RedisBatches:
         for command in commands:
             arguments.append(len(command))
             arguments += command
-        places = (keys.head, keys.turn, keys.done(self._plane), keys.fronts, keys.ready, keys.events)
+        places = (keys.head, keys.turn, keys.done(self._plane), keys.fronts, keys.ready, keys.events, keys.never)
         try:
             answer = await self._link.run(WRITE, places, arguments)
         except Unavailable as lost:
