@@ -221,6 +221,12 @@ def test_commands_are_answered_alike_from_within_scripts(both: Both) -> None:
         both.check_alike("EVAL", "return redis.pcall(unpack(ARGV))", 0, *words)
 
 
+def test_scores_are_written_the_same(both: Both) -> None:
+    for score in (0, -3, 0.5, 12.25, 1800000014.032235, 1800000013.9738207, -20480.1234567, 9999.1234567):
+        both.check_alike("ZADD", "z", score, "m")
+        both.check_alike("ZSCORE", "z", "m")
+
+
 def test_script_that_says_that_it_only_reads_may_not_write(both: Both) -> None:
     both.check_alike("EVAL", "#!lua flags=no-writes\nreturn redis.call('GET', 'k')", 0)
     refused = both.check_alike("EVAL", "#!lua flags=no-writes\nreturn redis.call('SET', 'k', 1)", 0)
