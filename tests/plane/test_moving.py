@@ -34,7 +34,8 @@ from holdfast.stores.redis import dump as redis_dump
 from holdfast.stores.redis import portable as redis_portable
 from holdfast.stores.redis.commands import Word
 from holdfast.stores.redis.keys import Keys
-from holdfast.stores.redis.link import ARRIVE, PlaneLink, Script
+from holdfast.stores.redis.line import Script
+from holdfast.stores.redis.link import ARRIVE, PlaneLink
 from holdfast.stores.redis.load import Ask
 from plane.agreeing import EPOCH, answers
 from plane.jobs import ACME, ManualRuntime, dispatched, prune, recoverable, submitted

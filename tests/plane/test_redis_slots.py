@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 
 import pytest
 import servers
+from harness import eventually
 from locks.redis_moving import Slot, moving
 from locks.redis_setup import client
+from msgspec.structs import replace
 
 from holdfast.core.job import Job, amend
+from holdfast.core.record import Kind
+from holdfast.core.states import Event
 from holdfast.errors import StoreUnavailable
+from holdfast.locks.runtime import SYSTEM
 from holdfast.locks.stores.redis.cluster import slot_of
-from holdfast.ports import Change
-from plane.jobs import submitted
+from holdfast.ports import Change, Delivery, JobFilter, Snapshot
+from holdfast.stores import StoreWithBus
+from plane.jobs import ACME, running, sending, stepped, stored, submitted
+from plane.over_http import plane, submit, wait_ended, working
 from plane.redis_namespaces import named, opened
+from plane.shared_planes import JOBS, ends, on
 
 pytest_plugins = ["locks.redis_fixtures"]
 
@@ -29,33 +38,172 @@ def url(cluster: list[servers.Server]) -> str:
     return f"redis+cluster://127.0.0.1:{cluster[0].port}?namespace={next(_namespaces)}"
 
 
-@contextmanager
-def slot_of_plane(cluster: list[servers.Server], url: str) -> Iterator[Slot]:
+@pytest.fixture
+def slot(cluster: list[servers.Server], url: str) -> Iterator[Slot]:
     with moving(cluster, named(url, "")) as slot:
         yield slot
 
 
-async def test_write_is_not_begun_while_the_slot_is_on_its_way(cluster: list[servers.Server], url: str) -> None:
+def asking_to_cancel(job: Job) -> Change:
+    return Change(before=job, after=amend(job, cancel_requested=True), kind="job.cancel_requested")
+
+
+# -- what reads ------------------------------------------------------------------------------------
+
+
+async def read(store: StoreWithBus, job: Job) -> list[object]:
+    """By commands and by scripts, with one key and with several, of what is there and of what is not."""
+    return [
+        await store.find_jobs([job.id]),
+        await store.list_jobs(ACME, JobFilter(), before=None, limit=10),
+        await store.list_dispatchable(limit=10),
+        await store.list_events(after=0, limit=10),
+        await store.list_events(after=0, limit=10, job_id=job.id),
+        await store.list_records(Kind.RUN, ACME, limit=10),
+        await store.list_in_hand("w1", "nobody"),
+        await store.list_dead_letters(ACME, before=None, limit=10),
+        await store.count_jobs(),
+        await store.read_snapshot(),
+    ]
+
+
+async def test_what_is_there_is_read_before_while_and_after_the_slot_is_moved(slot: Slot, url: str) -> None:
+    async with opened(url) as store:
+        await submitted(store)
+        job = await stepped(store, await running(store), Event.SUCCEED, result=b"1")
+        await stored(store)
+        before = await read(store, job)
+        slot.begin()
+
+        assert await read(store, job) == before
+        slot.carry_all()
+        assert await read(store, job) == before
+        slot.target.script_flush()  # the permission to ask is for one command
+        assert await read(store, job) == before
+        slot.finish()
+        assert await read(store, job) == before
+
+
+async def test_what_is_read_in_one_moment_waits_for_what_is_on_its_way(slot: Slot, url: str) -> None:
+    async with opened(url) as store:
+        job = await stepped(store, await running(store), Event.SUCCEED, result=b"1")
+        record = await stored(store)
+        slot.begin()
+        slot.carry(named(url, "payloads"), named(url, "bodies"))
+        reading = [
+            asyncio.create_task(store.get_job(ACME, job.id)),
+            asyncio.create_task(store.get_record(Kind.RUN, ACME, record.id)),
+        ]
+        await eventually(slot.has_turned_away)
+        assert [each.done() for each in reading] == [False, False]
+        slot.carry_all()
+
+        assert await asyncio.gather(*reading) == [job, record]
+        slot.finish()
+
+
+# -- what writes -----------------------------------------------------------------------------------
+
+
+async def test_write_waits_until_the_slot_has_arrived(slot: Slot, url: str) -> None:
+    async with opened(url) as store, opened(url) as other:
+        job = await submitted(store)
+        slot.begin()
+        changing = asyncio.create_task(store.apply([asking_to_cancel(job)]))
+        adding = asyncio.create_task(submitted(other))
+        for carry in (lambda: slot.carry_some(3), slot.carry_all):
+            await eventually(slot.has_turned_away)
+            assert (changing.done(), adding.done()) == (False, False)
+            carry()
+        slot.finish()
+
+        assert await changing == [True]
+        second = await adding
+        assert await store.find_jobs([job.id, second.id]) == [amend(job, cancel_requested=True), second]
+        events = await store.list_events(after=0, limit=10)
+        assert Counter(event.kind for event in events) == {"job.submitted": 2, "job.cancel_requested": 1}
+
+
+async def test_write_is_not_begun_while_the_slot_is_on_its_way(
+    cluster: list[servers.Server], slot: Slot, url: str
+) -> None:
     """All that the script names is there, and something that it changes is not: it would be stopped half-way."""
-    async with opened(url, timeout_s=1.0) as store:
+    async with opened(url, timeout_s=0.5) as store:
         await submitted(store, session="s")
         job = await submitted(store)
-        with client(cluster[0]) as raw, slot_of_plane(cluster, url) as slot:
+        with client(cluster[0]) as raw:
             plane_id, _, _ = str(raw.get(named(url, "head"))).partition(":")
             raw.set(named(url, "turn"), plane_id)
-            slot.begin()
-            slot.carry(named(url, f"history:{job.id}"))
-            change = asking_to_cancel(job)
-            with pytest.raises(StoreUnavailable) as caught:
-                await store.apply([change])
-            slot.carry_all()
-            slot.finish()
+        slot.begin()
+        slot.carry(named(url, f"history:{job.id}"))
+        began = SYSTEM.now()
+        with pytest.raises(StoreUnavailable, match="moves the slot") as caught:
+            await store.apply([asking_to_cancel(job)])
+        assert SYSTEM.now() - began < 1.5
+        slot.carry_all()
+        slot.finish()
 
         assert caught.value.applied is False
         assert [event.kind for event in await store.list_events(after=2, limit=10)] == []
-        assert await store.apply([change]) == [True]
+        assert await store.apply([asking_to_cancel(job)]) == [True]
         assert [event.kind for event in await store.list_events(after=2, limit=10)] == ["job.cancel_requested"]
 
 
-def asking_to_cancel(job: Job) -> Change:
-    return Change(before=job, after=amend(job, cancel_requested=True), kind="job.cancel_requested")
+async def test_single_key_is_written_where_it_is(slot: Slot, url: str) -> None:
+    async with opened(url) as store:
+        job = await submitted(store)
+        change = sending(store, job)
+        delivery = Delivery("w1", job.id, change.after.fence)
+        assert await store.apply([replace(change, send=delivery)]) == [True]
+        slot.begin()
+        assert await store.write_snapshot(Snapshot(1, 1, 1.0, b"[]"))
+        slot.carry_all()
+        assert await store.write_snapshot(Snapshot(1, 2, 2.0, b"[]"))
+        assert not await store.write_snapshot(Snapshot(1, 1, 3.0, b"[]"))
+        slot.finish()
+
+        assert await store.read_snapshot() == Snapshot(1, 2, 2.0, b"[]")
+        assert await store.write_snapshot(Snapshot(1, 3, 2.0, b"[]"))
+
+
+async def test_plane_starts_while_its_slot_is_moved(slot: Slot, url: str) -> None:
+    async with opened(url) as store:
+        await stepped(store, await running(store), Event.SUCCEED, result=b"1")
+        job = await submitted(store)
+    slot.begin()
+    slot.carry_all()
+
+    async with opened(url) as store:
+        assert await store.list_dispatchable(limit=10) == [job]
+        slot.finish()
+        assert await store.apply([asking_to_cancel(job)]) == [True]
+
+
+async def test_nothing_is_lost_and_nothing_ends_twice_while_the_slot_is_moved_to_and_fro(
+    cluster: list[servers.Server], url: str
+) -> None:
+    stop = asyncio.Event()
+
+    async def move() -> int:
+        moves = 0
+        while not stop.is_set() or moves < 2:
+            there = cluster if moves % 2 == 0 else cluster[::-1]
+            with moving(there, named(url, "")) as slot:
+                slot.begin()
+                while slot.carry_some(10):
+                    await asyncio.sleep(0.01)
+                slot.finish()
+            moves += 1
+            await asyncio.sleep(0.1)
+        return moves
+
+    async with plane(on(url)) as one, plane(on(url)) as two:
+        async with working(one, "w1"), working(two, "w2"):
+            shifting = asyncio.create_task(move())
+            ids = await asyncio.gather(*(submit((one, two)[n % 2], n) for n in range(JOBS)))
+            await wait_ended(two, ids)
+            stop.set()
+            await shifting
+
+    assert len(set(ids)) == JOBS
+    assert await ends(url) == Counter(dict.fromkeys(ids, 1))

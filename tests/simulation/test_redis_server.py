@@ -15,7 +15,8 @@ from plane.redis_namespaces import server_url
 
 from holdfast.locks.stores.redis.wire import SCRIPT_SHA
 from holdfast.stores.redis.commands import Word
-from holdfast.stores.redis.link import READY, WRITE, encoded
+from holdfast.stores.redis.line import encoded
+from holdfast.stores.redis.link import READY, WRITE
 from simulation.redis_plane_look import KEYS as PLANE
 from simulation.redis_plane_story import RedisPlaneStory
 from simulation.redis_server import NO_MEMORY, RedisServer, commands_of

@@ -21,7 +21,8 @@ from holdfast.stores.news import News
 from holdfast.stores.redis import retention, run_retention
 from holdfast.stores.redis.commands import Commands
 from holdfast.stores.redis.keys import Keys, inbox_member
-from holdfast.stores.redis.link import SNAPSHOT, Asking, Line, PlaneLink
+from holdfast.stores.redis.line import Line
+from holdfast.stores.redis.link import SNAPSHOT, Asking, PlaneLink
 from holdfast.stores.redis.load import Ask
 from holdfast.stores.redis.reads import RedisReads
 from holdfast.stores.redis.records import RedisRecords
