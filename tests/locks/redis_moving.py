@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import redis
 import servers
@@ -43,6 +44,20 @@ class Slot:
     def finish(self) -> None:
         for node in (self.target, self._source):
             node.cluster("SETSLOT", self._number, "NODE", self.target.cluster("MYID"))
+
+    def migrate(self) -> None:
+        """All at once, as newer servers do it by themselves."""
+        target = self.target.cluster("MYID")
+        self._source.cluster("MIGRATESLOTS", "SLOTSRANGE", self._number, self._number, "NODE", target)
+
+    async def has_arrived(self) -> bool:
+        """And both of them know."""
+        port = self.target.connection_pool.connection_kwargs["port"]
+        for node in (self._source, self.target):
+            slots: Any = node.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
+            if not any(first <= self._number <= last and primary[1] == port for first, last, primary, *_ in slots):
+                return False
+        return True
 
     async def has_turned_away(self) -> bool:
         return self._turned_away() > self._turned_away_before

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
-from itertools import count
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import count, cycle
 
 import pytest
 import servers
 from harness import eventually
 from locks.redis_moving import Slot, moving
-from locks.redis_setup import client
+from locks.redis_setup import client, dropping_replies, formed_cluster
 from msgspec.structs import replace
 
 from holdfast.core.job import Job, amend
@@ -19,9 +19,14 @@ from holdfast.core.record import Kind
 from holdfast.core.states import Event
 from holdfast.errors import StoreUnavailable
 from holdfast.locks.runtime import SYSTEM
-from holdfast.locks.stores.redis.cluster import slot_of
+from holdfast.locks.stores.redis.cluster import Place, slot_of
+from holdfast.locks.stores.redis.connection import Connection
+from holdfast.locks.stores.redis.wire import Caller, parse_url
 from holdfast.ports import Change, Delivery, JobFilter, Snapshot
 from holdfast.stores import StoreWithBus
+from holdfast.stores.redis.database import namespace_of
+from holdfast.stores.redis.keys import Keys
+from holdfast.stores.redis.link import PlaneLink
 from plane.jobs import ACME, running, sending, stepped, stored, submitted
 from plane.over_http import plane, submit, wait_ended, working
 from plane.redis_namespaces import named, opened
@@ -102,6 +107,37 @@ async def test_what_is_read_in_one_moment_waits_for_what_is_on_its_way(slot: Slo
         slot.finish()
 
 
+class Overtaken(PlaneLink):
+    """Before it asks whom it was sent to, something happens."""
+
+    meanwhile: Callable[[], None]
+
+    async def _beside(self, place: Place) -> Connection:
+        self.meanwhile()
+        return await super()._beside(place)
+
+
+async def test_what_is_asked_first_is_never_younger_than_the_rest(slot: Slot, url: str) -> None:
+    """A write that was decided on the rest would name that head, and be taken for one of now."""
+    keys = Keys(namespace_of(url))
+    caller = Caller(url, holder="", prefix=keys.prefix, runtime=SYSTEM, timeout_s=10.0)
+    link = Overtaken(parse_url(url), caller, slot=slot_of(keys.head))
+    link.open()
+    await link.ask(("SET", keys.head, "old"), ("HSET", keys.jobs, "id", "old"))
+    slot.begin()
+    slot.carry(keys.head)
+
+    def write() -> None:
+        slot.carry_all()
+        slot.finish()
+        slot.target.set(keys.head, "new")
+        slot.target.hset(keys.jobs, "id", "new")
+
+    link.meanwhile = write
+    assert await link.ask(("GET", keys.head), ("HGET", keys.jobs, "id")) == [b"new", b"new"]
+    await link.close()
+
+
 # -- what writes -----------------------------------------------------------------------------------
 
 
@@ -149,6 +185,27 @@ async def test_write_is_not_begun_while_the_slot_is_on_its_way(
         assert [event.kind for event in await store.list_events(after=2, limit=10)] == ["job.cancel_requested"]
 
 
+async def test_write_whose_answer_was_lost_is_asked_after_when_the_slot_has_arrived() -> None:
+    with formed_cluster() as nodes, client(nodes[0]) as source:
+        async with dropping_replies(nodes[0].port, to=b"job.cancel_requested") as (proxy, _):
+            url = f"redis+cluster://127.0.0.1:{proxy}?namespace={next(_namespaces)}"
+            source.config_set("cluster-announce-port", proxy)
+            with moving(nodes, named(url, "")) as slot:
+                async with opened(url) as store:
+                    job = await submitted(store)
+                    slot.begin()
+                    plane_id, _, _ = str(source.get(named(url, "head"))).partition(":")
+                    slot.carry(named(url, f"done:{plane_id}"))
+                    changing = asyncio.create_task(store.apply([asking_to_cancel(job)]))
+                    await eventually(slot.has_turned_away)
+                    slot.carry_all()
+                    slot.finish()
+
+                    assert await changing == [True]
+                    events = await store.list_events(after=0, limit=10)
+                    assert [event.kind for event in events] == ["job.submitted", "job.cancel_requested"]
+
+
 async def test_single_key_is_written_where_it_is(slot: Slot, url: str) -> None:
     async with opened(url) as store:
         job = await submitted(store)
@@ -179,23 +236,31 @@ async def test_plane_starts_while_its_slot_is_moved(slot: Slot, url: str) -> Non
         assert await store.apply([asking_to_cancel(job)]) == [True]
 
 
+async def key_by_key(slot: Slot) -> None:
+    slot.begin()
+    while slot.carry_some(10):
+        await asyncio.sleep(0.01)
+    slot.finish()
+
+
+async def as_a_whole(slot: Slot) -> None:
+    slot.migrate()
+    await eventually(slot.has_arrived)
+
+
+@pytest.mark.parametrize("carried", [key_by_key, as_a_whole])
 async def test_nothing_is_lost_and_nothing_ends_twice_while_the_slot_is_moved_to_and_fro(
-    cluster: list[servers.Server], url: str
+    cluster: list[servers.Server], url: str, carried: Callable[[Slot], Awaitable[None]]
 ) -> None:
     stop = asyncio.Event()
 
-    async def move() -> int:
-        moves = 0
-        while not stop.is_set() or moves < 2:
-            there = cluster if moves % 2 == 0 else cluster[::-1]
-            with moving(there, named(url, "")) as slot:
-                slot.begin()
-                while slot.carry_some(10):
-                    await asyncio.sleep(0.01)
-                slot.finish()
-            moves += 1
+    async def move() -> None:
+        for nodes in cycle((cluster, cluster[::-1])):
+            with moving(nodes, named(url, "")) as slot:
+                await carried(slot)
+            if stop.is_set():
+                return
             await asyncio.sleep(0.1)
-        return moves
 
     async with plane(on(url)) as one, plane(on(url)) as two:
         async with working(one, "w1"), working(two, "w2"):
