@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import count, cycle
+from pathlib import Path
 
 import pytest
 import servers
@@ -22,6 +23,7 @@ from holdfast.locks.runtime import SYSTEM
 from holdfast.locks.stores.redis.cluster import Place, slot_of
 from holdfast.locks.stores.redis.connection import Connection
 from holdfast.locks.stores.redis.wire import Caller, parse_url
+from holdfast.moving import export_store
 from holdfast.ports import Change, Delivery, JobFilter, Snapshot
 from holdfast.stores import StoreWithBus
 from holdfast.stores.redis.database import namespace_of
@@ -136,6 +138,25 @@ async def test_what_is_asked_first_is_never_younger_than_the_rest(slot: Slot, ur
     link.meanwhile = write
     assert await link.ask(("GET", keys.head), ("HGET", keys.jobs, "id")) == [b"new", b"new"]
     await link.close()
+
+
+async def test_export_has_also_what_is_on_its_way(slot: Slot, url: str, tmp_path: Path) -> None:
+    async with opened(url) as store:
+        sent = sending(store, await submitted(store))
+        assert await store.apply([replace(sent, send=Delivery("w1", sent.after.id, sent.after.fence))]) == [True]
+    before = await export_store(url, tmp_path / "before.jsonl", alone=False, runtime=SYSTEM)
+    slot.begin()
+    slot.carry(named(url, "inbox:w1"))
+    exporting = asyncio.create_task(export_store(url, tmp_path / "then.jsonl", alone=False, runtime=SYSTEM))
+
+    async def is_waiting() -> bool:
+        return exporting.done() or await slot.has_turned_away()
+
+    await eventually(is_waiting)
+    slot.carry_all()
+    slot.finish()
+
+    assert await exporting == before
 
 
 # -- what writes -----------------------------------------------------------------------------------

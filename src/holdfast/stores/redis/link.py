@@ -46,6 +46,7 @@ MOVE = script("move.lua")
 ARRIVE = script("arrive.lua")
 ARRIVED = script("arrived.lua")
 RECORDS = script("records.lua")
+NAMES = script("names.lua")
 TURN = script("turn.lua")
 
 
@@ -92,10 +93,10 @@ class PlaneLink:
         self._is_open = True
 
     async def ask(self, *commands: Sequence[Word]) -> list[Reply]:
-        return await self._served(lambda line: line.ask(*commands))
+        return await self.served(lambda line: line.ask(*commands))
 
     async def run(self, what: Script, keys: Sequence[str], arguments: Sequence[Word] = ()) -> Reply:
-        return await self._served(lambda line: line.run(what, keys, arguments))
+        return await self.served(lambda line: line.run(what, keys, arguments))
 
     async def close(self) -> None:
         self._is_open = False
@@ -119,7 +120,7 @@ class PlaneLink:
         except TimeoutError:
             raise no_connection(self.subject, self.timeout_s) from None
 
-    async def _served(self, question: Callable[[Line], Awaitable[T]]) -> T:
+    async def served(self, question: Callable[[Line], Awaitable[T]]) -> T:
         """Asked again as long as the slot is on its way, within the time of one question: whoever turns it away has not begun it."""
         loop = asyncio.get_running_loop()
         until = loop.time() + (1 - ANSWER_SHARE) * self.timeout_s
