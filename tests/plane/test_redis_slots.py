@@ -159,6 +159,33 @@ async def test_export_has_also_what_is_on_its_way(slot: Slot, url: str, tmp_path
     assert await exporting == before
 
 
+async def test_others_are_heard_after_the_slot_has_left_a_server_that_is_taken_out_of_the_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It runs on, and nobody tells it anything."""
+    monkeypatch.setattr("holdfast.stores.redis.database.CLOCK_S", 0.05)
+    with formed_cluster() as nodes, client(nodes[0]) as source:
+        seeds = ",".join(f"127.0.0.1:{node.port}" for node in nodes)
+        url = f"redis+cluster://{seeds}?namespace={next(_namespaces)}"
+        with moving(nodes, named(url, "")) as slot:
+            async with opened(url) as store, opened(url) as other:
+                told: list[str] = []
+                other.subscribe(lambda events: told.extend(event.kind for event in events))
+                job = await submitted(store)
+                slot.begin()
+                slot.carry_all()
+                slot.finish()
+                slot.target.config_set("cluster-require-full-coverage", "no")
+                slot.target.cluster("FORGET", source.cluster("MYID"))
+                source.cluster("RESET")
+                assert await store.apply([asking_to_cancel(job)]) == [True]
+
+                async def is_told() -> bool:
+                    return told == ["job.submitted", "job.cancel_requested"]
+
+                await eventually(is_told)
+
+
 # -- what writes -----------------------------------------------------------------------------------
 
 

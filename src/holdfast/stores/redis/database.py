@@ -174,7 +174,8 @@ class RedisDatabase:
 
     async def _look_at_clock(self) -> float:
         # On the line where others are heard, which is asked nothing else: so it is noticed if nobody is there any more.
-        [(seconds, micros)] = await Asking(self._listening).ask(("TIME",))
+        # With a key: any server of a cluster knows what time it is, but one that has left it hears nothing of the plane.
+        [_, (seconds, micros)] = await Asking(self._listening).ask(("EXISTS", self._keys.head), ("TIME",))
         return int(seconds) + int(micros) / 1e6
 
     async def _listen(self) -> None:
