@@ -233,22 +233,29 @@ class PlaneLink:
     async def _find_owner(self) -> Address:
         """Of the plane's slot. Asks one server after the other."""
         why: Exception = OSError("nobody serves the plane's slot")
+        share_s = self.timeout_s / (len(self._target.addresses) + 1)
         for seed in self._target.addresses:
             try:
-                connection = await self._greeted(seed)
+                # One that is down must leave time for the others, and for the owner.
+                async with asyncio.timeout(share_s):
+                    owner = await self._owner_by(seed)
+            except TimeoutError:
+                why = TimeoutError(f"no answer of {seed.host}:{seed.port} in time")
             except (OSError, LockError) as failed:
                 why = failed
-                continue
-            try:
-                owner = owners_of(await connection.ask("CLUSTER", "SLOTS"), (seed.host, seed.port)).get(self._slot)
-            except (ReplyError, LockError) as failed:
-                why = failed if isinstance(failed, LockError) else refusal(self.subject, str(failed))
-                continue
-            finally:
-                connection.drop("not used")
-            if owner is not None:
-                return self._server_at(owner)
+            else:
+                if owner is not None:
+                    return self._server_at(owner)
         raise why
+
+    async def _owner_by(self, seed: Address) -> Place | None:
+        connection = await self._greeted(seed)
+        try:
+            return owners_of(await connection.ask("CLUSTER", "SLOTS"), (seed.host, seed.port)).get(self._slot)
+        except ReplyError as refused:
+            raise refusal(self.subject, str(refused)) from None
+        finally:
+            connection.drop("not used")
 
     def _away(self, detail: str) -> Unavailable:
         return Unavailable(self.subject, detail, applied=False)
