@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Sequence
 from itertools import count
 from typing import Protocol
 
 import pytest
-import redis
 import servers
 from harness import eventually
 
@@ -19,7 +17,8 @@ from holdfast.locks.runtime import SYSTEM
 from holdfast.locks.stores.redis.cluster import slot_of
 from holdfast.locks.stores.redis.connection import Run
 from holdfast.locks.stores.redis.wire import Caller
-from locks.redis_setup import LONG, A, B, C, blocking, client, granted, opened
+from locks.redis_moving import moving
+from locks.redis_setup import LONG, A, B, C, blocking, granted, opened
 
 pytest_plugins = ["locks.redis_fixtures"]
 
@@ -32,7 +31,7 @@ async def test_locks_are_kept_and_waited_for_while_their_slot_is_moved(
 ) -> None:
     held, free = _in_one_slot(prefix, "held", "free")
     url = f"redis+cluster://127.0.0.1:{cluster[0].port}"
-    with blocking(url, prefix) as sync_store, _moving(cluster, held) as slot:
+    with blocking(url, prefix) as sync_store, moving(cluster, held) as slot:
         async with opened(url, prefix) as store:
             caller: Verbs = store if face == "tasks" else InThreads(sync_store)
             fence = _fence(await caller.acquire(held, A, ttl_ms=LONG))
@@ -60,7 +59,7 @@ async def test_slot_that_is_moved_for_long_is_waited_for_within_the_timeout(
 ) -> None:
     held, free = _in_one_slot(prefix, "held", "free")
     url = f"redis+cluster://127.0.0.1:{cluster[0].port}"
-    with blocking(url, prefix, timeout_s=0.3) as sync_store, _moving(cluster, held) as slot:
+    with blocking(url, prefix, timeout_s=0.3) as sync_store, moving(cluster, held) as slot:
         async with opened(url, prefix, timeout_s=0.3) as store:
             caller: Verbs = store if face == "tasks" else InThreads(sync_store)
             _fence(await caller.acquire(held, A, ttl_ms=LONG))
@@ -84,7 +83,7 @@ async def test_lock_goes_to_who_waits_for_it_while_its_slot_is_moved(
     """All that this takes is where it was. What the script removed there, it could not make again."""
     (held,) = _in_one_slot(prefix, "held")
     url = f"redis+cluster://127.0.0.1:{cluster[0].port}"
-    with _moving(cluster, held) as slot:
+    with moving(cluster, held) as slot:
         async with opened(url, prefix) as store:
             fence = await granted(store, held, A)
             for waiter in (B, C, "d" * 32):
@@ -117,7 +116,7 @@ async def test_server_that_forgot_the_script_is_asked_again_for_a_slot_it_is_abo
     """The permission to ask is for one command."""
     (held,) = _in_one_slot(prefix, "held")
     url = f"redis+cluster://127.0.0.1:{cluster[0].port}"
-    with _moving(cluster, held) as slot, blocking(url, prefix) as sync_store:
+    with moving(cluster, held) as slot, blocking(url, prefix) as sync_store:
         async with opened(url, prefix) as store:
             await granted(store, held, A)
             slot.begin()
@@ -133,7 +132,7 @@ async def test_server_that_forgot_the_script_is_asked_again_for_a_slot_it_is_abo
 async def test_history_of_a_lock_is_read_where_its_slot_has_gone(cluster: list[servers.Server], prefix: str) -> None:
     (held,) = _in_one_slot(prefix, "held")
     url = f"redis+cluster://127.0.0.1:{cluster[0].port}"
-    with _moving(cluster, held) as slot:
+    with moving(cluster, held) as slot:
         async with opened(url, prefix) as store:
             fence = await granted(store, held, A)
             slot.begin()
@@ -178,45 +177,6 @@ class InThreads:
 
     async def release(self, key: str, token: str) -> bool:
         return await asyncio.to_thread(self._store.release, key, token)
-
-
-class Slot:
-    """A slot on its way from one server to another, step by step as `redis-cli --cluster reshard` does it."""
-
-    def __init__(self, number: int, source: redis.Redis, target: redis.Redis) -> None:
-        self._number = number
-        self._source = source
-        self.target = target
-        self._turned_away_before = self._turned_away()
-
-    def begin(self) -> None:
-        self.target.cluster("SETSLOT", self._number, "IMPORTING", self._source.cluster("MYID"))
-        self._source.cluster("SETSLOT", self._number, "MIGRATING", self.target.cluster("MYID"))
-
-    def carry(self, *keys: str) -> None:
-        port = self.target.connection_pool.connection_kwargs["port"]
-        assert self._source.migrate("127.0.0.1", port, keys, 0, 5000) in (True, "OK")
-
-    def carry_all(self) -> None:
-        if keys := self._source.cluster("GETKEYSINSLOT", self._number, 1000):
-            self.carry(*keys)
-
-    def finish(self) -> None:
-        for node in (self.target, self._source):
-            node.cluster("SETSLOT", self._number, "NODE", self.target.cluster("MYID"))
-
-    async def has_turned_away(self) -> bool:
-        return self._turned_away() > self._turned_away_before
-
-    def _turned_away(self) -> int:
-        errors = [node.info("errorstats").get("errorstat_TRYAGAIN", {}) for node in (self._source, self.target)]
-        return sum(error.get("count", 0) for error in errors)
-
-
-@contextmanager
-def _moving(cluster: list[servers.Server], key: str) -> Iterator[Slot]:
-    with client(cluster[0]) as source, client(cluster[1]) as target:
-        yield Slot(slot_of(key), source, target)
 
 
 def _in_one_slot(prefix: str, *names: str) -> list[str]:

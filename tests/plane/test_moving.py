@@ -34,8 +34,8 @@ from holdfast.stores.redis import dump as redis_dump
 from holdfast.stores.redis import portable as redis_portable
 from holdfast.stores.redis.commands import Word
 from holdfast.stores.redis.keys import Keys
-from holdfast.stores.redis.link import ARRIVE, PlaneLink, Script
-from holdfast.stores.redis.load import Ask
+from holdfast.stores.redis.line import Script
+from holdfast.stores.redis.link import ARRIVE, PlaneLink
 from plane.agreeing import EPOCH, answers
 from plane.jobs import ACME, ManualRuntime, dispatched, prune, recoverable, submitted
 from plane.over_http import plane, say, submit, wait_ended, working
@@ -235,9 +235,9 @@ async def test_copy_of_a_plane_in_redis_is_of_one_moment_or_not_given_out(
 ) -> None:
     """Who has lost the turn may have read what others wrote; and the turn of another is left to it."""
 
-    async def overtaken(ask: Ask, keys: Keys) -> AsyncIterator[Page]:
-        await ask(("SET", keys.turn, "another"))
-        async for page in redis_dump.pages(ask, keys):
+    async def overtaken(link: PlaneLink, keys: Keys) -> AsyncIterator[Page]:
+        await link.ask(("SET", keys.turn, "another"))
+        async for page in redis_dump.pages(link, keys):
             yield page
 
     monkeypatch.setattr(redis_portable, "pages", overtaken)

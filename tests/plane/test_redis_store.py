@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -218,6 +219,15 @@ async def test_plane_is_in_one_slot_of_a_cluster_wherever_that_is(cluster: list[
     found: list[Any] = [redis.Redis(port=node.port).keys("*") for node in cluster]
     kept = [{key.split(b":")[0] for key in keys} for keys in found]
     assert sorted(kept, key=sorted) == [{b"{a}"}, {b"{b}"}]
+
+
+async def test_server_of_a_cluster_that_does_not_answer_leaves_time_for_the_others(
+    cluster: list[servers.Server],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # as a machine that is gone: nobody even hangs up
+        seeds = ",".join(f"127.0.0.1:{port}" for port in (silent.getsockname()[1], cluster[0].port))
+        async with opened(f"redis+cluster://{seeds}?namespace=c", timeout_s=1.0) as store:
+            await submitted(store)
 
 
 async def test_sentinels_name_the_primary() -> None:

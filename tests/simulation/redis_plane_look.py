@@ -25,7 +25,8 @@ from holdfast.stores.place import Place
 from holdfast.stores.redis.commands import Commands, Word
 from holdfast.stores.redis.index import add_job
 from holdfast.stores.redis.keys import Keys, joined
-from holdfast.stores.redis.link import Asking, PlaneLink, Script, encoded
+from holdfast.stores.redis.line import Script, encoded
+from holdfast.stores.redis.link import Asking, PlaneLink
 from holdfast.stores.redis.reads import RedisReads
 from holdfast.stores.redis.writer import Moved, RedisBatches
 from simulation.redis_server import RedisServer

@@ -323,8 +323,16 @@ def commands_of(request: bytes) -> Iterator[list[bytes]]:
 
 
 def _number(score: float) -> bytes:
-    is_whole = score.is_integer() and abs(score) < 2**53
-    return (str(int(score)) if is_whole else repr(score)).encode()
+    if score.is_integer() and abs(score) < 2**53:
+        return str(int(score)).encode()
+    shortest = repr(score)
+    _, _, fraction = shortest.partition(".")
+    if len(fraction) < 7 or abs(score) < 1e4 or "e" in shortest:
+        return shortest.encode()
+    # As the server writes what has so many places.
+    whole, digits = shortest.split(".")
+    first = 2 if whole.startswith("-") else 1
+    return f"{whole[:first]}.{whole[first:]}{digits}e+{len(whole) - first}".encode()
 
 
 def _encode(reply: Any) -> bytes:

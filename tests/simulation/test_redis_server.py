@@ -15,7 +15,8 @@ from plane.redis_namespaces import server_url
 
 from holdfast.locks.stores.redis.wire import SCRIPT_SHA
 from holdfast.stores.redis.commands import Word
-from holdfast.stores.redis.link import READY, WRITE, encoded
+from holdfast.stores.redis.line import encoded
+from holdfast.stores.redis.link import READY, WRITE
 from simulation.redis_plane_look import KEYS as PLANE
 from simulation.redis_plane_story import RedisPlaneStory
 from simulation.redis_server import NO_MEMORY, RedisServer, commands_of
@@ -219,6 +220,12 @@ def test_commands_are_answered_alike_from_within_scripts(both: Both) -> None:
     for _ in range(800):
         words = asker.draw()
         both.check_alike("EVAL", "return redis.pcall(unpack(ARGV))", 0, *words)
+
+
+def test_scores_are_written_the_same(both: Both) -> None:
+    for score in (0, -3, 0.5, 12.25, 1800000014.032235, 1800000013.9738207, -20480.1234567, 9999.1234567):
+        both.check_alike("ZADD", "z", score, "m")
+        both.check_alike("ZSCORE", "z", "m")
 
 
 def test_script_that_says_that_it_only_reads_may_not_write(both: Both) -> None:

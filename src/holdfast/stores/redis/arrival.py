@@ -24,9 +24,9 @@ NAMES_MAX = 500
 
 async def decide(link: PlaneLink, keys: Keys, *, turn: str, arrival: str) -> bool:
     """False if the turn has run out: then nothing has happened, and somebody may have written."""
-    here = [name for name in await names(link.ask, keys.prefix) if not name.startswith(BESIDE)]
+    here = [name for name in await names(link, keys, keys.prefix) if not name.startswith(BESIDE)]
     going = [f"{keys.prefix}{name}" for name in here if name not in KEPT]
-    return bool(await link.run(MOVE, (keys.turn, keys.settings), (turn, arrival, *going)))
+    return bool(await link.run(MOVE, (keys.turn, keys.settings, keys.never), (turn, arrival, *going)))
 
 
 async def complete(link: PlaneLink, keys: Keys, runtime: Runtime) -> None:
@@ -35,11 +35,11 @@ async def complete(link: PlaneLink, keys: Keys, runtime: Runtime) -> None:
     if arriving is None:
         return
     arrival, beside = text(arriving), f"{keys.prefix}{BESIDE}"
-    there = await names(link.ask, beside)
+    there = await names(link, keys, beside)
     coming = [name for name in there if name not in ("head", "turn") and not name.startswith("done:")]
     for start in range(0, len(coming), NAMES_MAX):
         page = coming[start : start + NAMES_MAX]
-        if not await link.run(ARRIVE, (keys.settings,), (arrival, beside, keys.prefix, *page)):
+        if not await link.run(ARRIVE, (keys.settings, keys.never), (arrival, beside, keys.prefix, *page)):
             return
     await link.run(ARRIVED, (keys.head, keys.turn, keys.settings), (arrival, runtime.token()))
     await clear(link, keys)
@@ -47,7 +47,7 @@ async def complete(link: PlaneLink, keys: Keys, runtime: Runtime) -> None:
 
 async def clear(link: PlaneLink, keys: Keys) -> None:
     """Whatever is beside: of somebody who did not come so far as to decide, or not needed any more."""
-    left: Sequence[str] = await names(link.ask, f"{keys.prefix}{BESIDE}")
+    left: Sequence[str] = await names(link, keys, f"{keys.prefix}{BESIDE}")
     for start in range(0, len(left), SCAN):
         page = left[start : start + SCAN]
         await link.ask(("UNLINK", *(f"{keys.prefix}{BESIDE}{name}" for name in page)))

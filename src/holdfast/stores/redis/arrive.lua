@@ -1,7 +1,7 @@
 #!lua
 -- Some of what was filled in beside the plane's keys takes their place. Asking again changes nothing.
 --
--- KEYS    settings
+-- KEYS    settings, and one that there never is (write.lua)
 -- ARGV    the arrival that it belongs to, what the names there and the names here begin with, the names without it
 -- Answer  1 | 0: that arrival is over
 if redis.call('HGET', KEYS[1], 'arriving') ~= ARGV[1] then

@@ -21,7 +21,8 @@ from holdfast.stores.news import News
 from holdfast.stores.redis import retention, run_retention
 from holdfast.stores.redis.commands import Commands
 from holdfast.stores.redis.keys import Keys, inbox_member
-from holdfast.stores.redis.link import SNAPSHOT, Asking, Line, PlaneLink
+from holdfast.stores.redis.line import Line
+from holdfast.stores.redis.link import SNAPSHOT, Asking, PlaneLink
 from holdfast.stores.redis.load import Ask
 from holdfast.stores.redis.reads import RedisReads
 from holdfast.stores.redis.records import RedisRecords
@@ -173,7 +174,8 @@ class RedisDatabase:
 
     async def _look_at_clock(self) -> float:
         # On the line where others are heard, which is asked nothing else: so it is noticed if nobody is there any more.
-        [(seconds, micros)] = await Asking(self._listening).ask(("TIME",))
+        # With a key: any server of a cluster knows what time it is, but one that has left it hears nothing of the plane.
+        [_, (seconds, micros)] = await Asking(self._listening).ask(("EXISTS", self._keys.head), ("TIME",))
         return int(seconds) + int(micros) / 1e6
 
     async def _listen(self) -> None:

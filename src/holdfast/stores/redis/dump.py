@@ -24,14 +24,17 @@ from holdfast.stores.portable import (
     SnapshotRow,
 )
 from holdfast.stores.redis.keys import Keys
+from holdfast.stores.redis.line import Line
+from holdfast.stores.redis.link import NAMES, PlaneLink
 from holdfast.stores.redis.load import Ask
 from holdfast.stores.redis.rows import effect_from, event_from, full_job, letter_from, record_from
 
 SCAN = 1000
 
 
-async def pages(ask: Ask, keys: Keys) -> AsyncIterator[Page]:
+async def pages(link: PlaneLink, keys: Keys) -> AsyncIterator[Page]:
     """Of one kind each, none of them empty."""
+    ask = link.ask
     async for page in _jobs(ask, keys):
         yield page
     for page in _paged(await _keys(ask, keys)):
@@ -44,24 +47,29 @@ async def pages(ask: Ask, keys: Keys) -> AsyncIterator[Page]:
         await _effects(ask, keys),
         await _letters(ask, keys),
         await _pruned(ask, keys),
-        await _deliveries(ask, keys),
+        await _deliveries(link, keys),
         await _snapshot(ask, keys),
     ):
         for page in _paged(rows):
             yield page
 
 
-async def names(ask: Ask, prefix: str) -> list[str]:
-    """Of all keys that begin with it, without it. Walks through the whole server: not for what is done at work."""
+async def names(link: PlaneLink, keys: Keys, prefix: str) -> list[str]:
+    """Of all keys of the plane that begin with it, without it. Walks through the whole server: not for what is done at work."""
     pattern = "".join(f"\\{c}" if c in "*?[]\\" else c for c in prefix) + "*"
-    found: set[str] = set()
-    cursor = "0"
-    while True:
-        [(next_cursor, page)] = await ask(("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN))
-        found.update(name.decode().removeprefix(prefix) for name in page)
-        cursor = next_cursor.decode()
-        if cursor == "0":
-            return sorted(found)
+
+    async def walk(line: Line) -> list[str]:
+        # On one connection from the beginning to the end: a cursor means nothing to another server.
+        found: set[str] = set()
+        cursor = "0"
+        while True:
+            next_cursor, page = await line.run(NAMES, (keys.head, keys.never), (cursor, pattern, SCAN))
+            found.update(name.decode().removeprefix(prefix) for name in page)
+            cursor = next_cursor.decode()
+            if cursor == "0":
+                return sorted(found)
+
+    return await link.served(walk)
 
 
 def _paged(rows: Iterable[Row]) -> Iterator[Page]:
@@ -135,10 +143,10 @@ async def _pruned(ask: Ask, keys: Keys) -> Sequence[Row]:
     return [PrunedRow(Tenant(tenant), int(number)) for tenant, number in sorted(await _pairs(ask, keys.pruned))]
 
 
-async def _deliveries(ask: Ask, keys: Keys) -> Sequence[Row]:
+async def _deliveries(link: PlaneLink, keys: Keys) -> Sequence[Row]:
     found: list[DeliveryRow] = []
-    for name in await names(ask, keys.inbox("")):
-        [members] = await ask(("ZRANGE", keys.inbox(name), 0, -1))
+    for name in await names(link, keys, keys.inbox("")):
+        [members] = await link.ask(("ZRANGE", keys.inbox(name), 0, -1))
         for member in members:
             fence, _, job_id = member.decode().partition(":")
             found.append(DeliveryRow(name, int(fence), JobId(job_id)))

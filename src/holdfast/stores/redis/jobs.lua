@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- Jobs in full, all of one moment.
 --
--- KEYS    jobs, payloads, results
+-- KEYS    jobs, payloads, results, and the key of the command, if there is one
 -- ARGV    the size of payload that is left out, being larger (empty: none is); then 'IDS' and ids, or a command that gives ids
 -- Answer  ids, their rows, payloads and results
 local call = redis.call

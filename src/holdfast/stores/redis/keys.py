@@ -48,6 +48,8 @@ cluster and a script may change any of them together. P stands for it. Parts of 
     P filed           zset          kind, tenant and id of records, in the order in which they came
     P snapshot        hash          fence, seq, at, workers
     P news            channel       what other planes are told of a write (news.py)
+    P never           -             a key that there never is. Scripts that change what they do not name have it among their keys:
+                                    while a cluster moves the slot, no server begins a script that names something it has not got
 """
 
 from __future__ import annotations
@@ -113,6 +115,7 @@ class Keys:
         self.prefix = prefix = f"{{{namespace}}}:{part}"
         self.head = f"{prefix}head"
         self.turn = f"{prefix}turn"
+        self.never = f"{prefix}never"
         self.numbers = f"{prefix}numbers"
         self.settings = f"{prefix}settings"
         self.jobs = f"{prefix}jobs"

@@ -1,7 +1,10 @@
 """Connections of the control plane to Redis: over the wire client of the lock library, with its addresses and its errors.
 
 A plane's keys are all in one hash slot, so it speaks to one server: the only one, the primary that sentinels name, or
-the owner of the slot in a cluster. Nothing is ever sent twice by itself, but what only reads.
+the owner of the slot in a cluster. Nothing is ever sent twice by itself, but what only reads, and what a server has not begun.
+
+While a cluster moves the slot, some keys are here and some there. What is about one key goes on (`line`); what needs more of
+them together waits until they are, and all writes do.
 """
 
 from __future__ import annotations
@@ -12,27 +15,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 from holdfast.errors import HoldfastError, Invalid, StoreUnavailable
 from holdfast.locks.errors import LockError, StoreRefused, Unavailable
-from holdfast.locks.stores.redis.cluster import owners_of
+from holdfast.locks.stores.redis.cluster import ANSWER_SHARE, PAUSE_S, Place, owners_of
 from holdfast.locks.stores.redis.connection import Connection, Run
 from holdfast.locks.stores.redis.refusals import greeting_refusal, no_connection, refusal, unreachable
 from holdfast.locks.stores.redis.sentinel import Sentinels
 from holdfast.locks.stores.redis.wire import Address, Caller, Push, Reply, ReplyError, Target
 from holdfast.stores.redis.commands import Word
+from holdfast.stores.redis.line import Line, Script, TurnedAway
 
-ELSEWHERE = ("MOVED", "READONLY", "CLUSTERDOWN", "MASTERDOWN")
-"""Answers of a server that is not, or no longer, the one to ask: the next connection looks for it."""
-
-
-SHARED = "Another program uses this key: remove it, or give the plane another namespace with ?namespace=NAME"
-
-
-class Script(NamedTuple):
-    text: str
-    sha: str
+T = TypeVar("T")
 
 
 def script(file: str) -> Script:
@@ -50,57 +45,17 @@ READY = script("ready.lua")
 MOVE = script("move.lua")
 ARRIVE = script("arrive.lua")
 ARRIVED = script("arrived.lua")
+RECORDS = script("records.lua")
+NAMES = script("names.lua")
 TURN = script("turn.lua")
 
 
-def encoded(words: Sequence[Word]) -> bytes:
-    # Thousands of words for a batch: a comprehension, and the commonest kinds first.
-    values = [
-        word.encode() if isinstance(word, str) else word if isinstance(word, bytes) else repr(word).encode()
-        for word in words
-    ]
-    return b"*%d\r\n%b" % (len(values), b"".join([b"$%d\r\n%b\r\n" % (len(value), value) for value in values]))
+class StillMoving(Unavailable):
+    """It has been waited for long enough."""
 
-
-class Line:
-    """One connection, as it is asked."""
-
-    def __init__(self, connection: Connection, subject: str) -> None:
-        self._connection = connection
-        self._subject = subject
-
-    async def ask(self, *commands: Sequence[Word]) -> list[Reply]:
-        """All in one write; the answers in their order. Raises `Unavailable` or `StoreRefused`."""
-        try:
-            return await self._replies([encoded(words) for words in commands])
-        except ReplyError as refused:
-            raise self._refusal(refused) from None
-
-    async def run(self, what: Script, keys: Sequence[str], arguments: Sequence[Word] = ()) -> Reply:
-        rest = (len(keys), *keys, *arguments)
-        try:
-            try:
-                [reply] = await self._replies([encoded(("EVALSHA", what.sha, *rest))])
-            except ReplyError as refused:
-                if refused.code != "NOSCRIPT":
-                    raise
-                # It did not run, so sending it again is safe.
-                [reply] = await self._replies([encoded(("EVAL", what.text, *rest))])
-        except ReplyError as refused:
-            raise self._refusal(refused) from None
-        return reply
-
-    async def _replies(self, commands: Sequence[bytes]) -> list[Reply]:
-        if self._connection.ended.done():
-            raise Unavailable(self._subject, "connection lost", applied=False)
-        return await asyncio.gather(*self._connection.ask_all(commands))
-
-    def _refusal(self, refused: ReplyError) -> LockError:
-        if refused.code in ELSEWHERE:
-            self._connection.drop("this is not the server to ask any more")
-        if refused.code == "WRONGTYPE":
-            return StoreRefused(self._subject, str(refused), next_step=SHARED)
-        return refusal(self._subject, _without_arguments(refused))
+    def __init__(self, subject: str, timeout_s: float) -> None:
+        detail = f"the cluster moves the slot of this plane, and has not done so within {timeout_s} s"
+        super().__init__(subject, detail, applied=False)
 
 
 class PlaneLink:
@@ -126,40 +81,65 @@ class PlaneLink:
         self._slot = slot
         self._prepare = prepare
         self._heard = heard
-        self._connection: Connection | None = None
+        self._line: Line | None = None
         self._connecting = asyncio.Lock()
+        self._named: Place | None = None
+        """Where the slot has gone, by the word of who had it."""
+        self._besides: dict[Place, Connection] = {}
+        self._crossing = asyncio.Lock()
         self._is_open = False
 
     def open(self) -> None:
         self._is_open = True
 
     async def ask(self, *commands: Sequence[Word]) -> list[Reply]:
-        return await Line(await self.connected(), self.subject).ask(*commands)
+        return await self.served(lambda line: line.ask(*commands))
 
     async def run(self, what: Script, keys: Sequence[str], arguments: Sequence[Word] = ()) -> Reply:
-        return await Line(await self.connected(), self.subject).run(what, keys, arguments)
+        return await self.served(lambda line: line.run(what, keys, arguments))
 
     async def close(self) -> None:
         self._is_open = False
-        connection = self._connection
-        if connection is not None:
+        connections = [*self._besides.values(), *([self._line.connection] if self._line else [])]
+        for connection in connections:
             connection.drop("the store was closed")
             await connection.ended
 
-    async def connected(self) -> Connection:
-        if self._is_open and self._connection is not None:
-            return self._connection
+    async def connected(self) -> Line:
+        if self._is_open and self._line is not None:
+            return self._line
         # Whoever waits for others who try has spent that time: else they would try one after the other, each for as long.
         try:
             async with asyncio.timeout(self.timeout_s), self._connecting:
                 if not self._is_open:
                     raise self._away("the store is not open")
-                if self._connection is None:
+                if self._line is None:
                     await self._connect()
-                assert self._connection is not None
-                return self._connection
+                assert self._line is not None
+                return self._line
         except TimeoutError:
             raise no_connection(self.subject, self.timeout_s) from None
+
+    async def served(self, question: Callable[[Line], Awaitable[T]]) -> T:
+        """Asked again as long as the slot is on its way, within the time of one question: whoever turns it away has not begun it."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + (1 - ANSWER_SHARE) * self.timeout_s
+        moves = 0
+        while True:
+            try:
+                return await question(await self.connected())
+            except TurnedAway as away:
+                if self._target.kind != "cluster":
+                    raise
+                if away.to is not None:
+                    self._named = away.to
+                    moves += 1
+                    if moves == 1:
+                        continue  # else they do not agree yet whose it is
+            pause = self._caller.runtime.jitter(PAUSE_S)
+            if loop.time() + pause >= until:
+                raise StillMoving(self.subject, self.timeout_s)
+            await asyncio.sleep(pause)
 
     # -- told by the connection --------------------------------------------------------------------
 
@@ -172,21 +152,24 @@ class PlaneLink:
             self._heard(message[2].decode())
 
     def lost(self, connection: Connection) -> None:
-        if connection is self._connection:
-            self._connection = None
+        if self._line is not None and connection is self._line.connection:
+            self._line = None
+        self._besides = {place: each for place, each in self._besides.items() if each is not connection}
 
     # -- connecting --------------------------------------------------------------------------------
 
     async def _connect(self) -> None:
         try:
-            connection = await self._greeted(await self._locate())
+            address = await self._locate()
+            connection = await self._greeted(address)
         except StoreRefused:
             raise
         except (OSError, LockError) as failed:
             raise unreachable(self.subject, failed) from None
+        line = Line(connection, self.subject, place=(address.host, address.port), beside=self._beside)
         try:
             if self._prepare is not None:
-                await self._prepare(Line(connection, self.subject))
+                await self._prepare(line)
             if self._heard is not None:
                 await self._subscribed(connection)
         except BaseException:
@@ -194,7 +177,25 @@ class PlaneLink:
             raise
         if connection.ended.done():
             raise self._away("connection lost")
-        self._connection = connection
+        self._line = line
+
+    async def _beside(self, place: Place) -> Connection:
+        """To a server that is about to get the slot. It is kept until then and longer: others may wait for their answers on it."""
+        try:
+            async with asyncio.timeout(self.timeout_s), self._crossing:
+                if place not in self._besides:
+                    connection = await self._greeted(self._server_at(place))
+                    if not self._is_open:
+                        connection.drop("the store was closed")
+                        raise self._away("the store was closed")
+                    self._besides[place] = connection
+                return self._besides[place]
+        except StoreRefused:
+            raise
+        except TimeoutError:
+            raise no_connection(self.subject, self.timeout_s) from None
+        except (OSError, LockError) as failed:
+            raise unreachable(self.subject, failed) from None
 
     async def _subscribed(self, connection: Connection) -> None:
         try:
@@ -222,36 +223,42 @@ class PlaneLink:
         if self._target.kind == "sentinel":
             return await self._sentinels.find_primary(self._caller.timeout_s)
         if self._target.kind == "cluster":
-            return await self._find_owner()
+            named, self._named = self._named, None
+            return self._server_at(named) if named else await self._find_owner()
         return self._target.addresses[0]
+
+    def _server_at(self, place: Place) -> Address:
+        return replace(self._target.addresses[0], host=place[0], port=place[1])
 
     async def _find_owner(self) -> Address:
         """Of the plane's slot. Asks one server after the other."""
         why: Exception = OSError("nobody serves the plane's slot")
+        share_s = self.timeout_s / (len(self._target.addresses) + 1)
         for seed in self._target.addresses:
             try:
-                connection = await self._greeted(seed)
+                # One that is down must leave time for the others, and for the owner.
+                async with asyncio.timeout(share_s):
+                    owner = await self._owner_by(seed)
+            except TimeoutError:
+                why = TimeoutError(f"no answer of {seed.host}:{seed.port} in time")
             except (OSError, LockError) as failed:
                 why = failed
-                continue
-            try:
-                owner = owners_of(await connection.ask("CLUSTER", "SLOTS"), (seed.host, seed.port)).get(self._slot)
-            except (ReplyError, LockError) as failed:
-                why = failed if isinstance(failed, LockError) else refusal(self.subject, str(failed))
-                continue
-            finally:
-                connection.drop("not used")
-            if owner is not None:
-                return replace(seed, host=owner[0], port=owner[1])
+            else:
+                if owner is not None:
+                    return self._server_at(owner)
         raise why
+
+    async def _owner_by(self, seed: Address) -> Place | None:
+        connection = await self._greeted(seed)
+        try:
+            return owners_of(await connection.ask("CLUSTER", "SLOTS"), (seed.host, seed.port)).get(self._slot)
+        except ReplyError as refused:
+            raise refusal(self.subject, str(refused)) from None
+        finally:
+            connection.drop("not used")
 
     def _away(self, detail: str) -> Unavailable:
         return Unavailable(self.subject, detail, applied=False)
-
-
-def _without_arguments(reply: ReplyError) -> str:
-    """A server that does not know a command repeats what it was asked."""
-    return str(reply).partition(", with args beginning")[0]
 
 
 def translated(failure: Exception, subject: str, *, applied: bool | None) -> HoldfastError:
@@ -294,6 +301,8 @@ class Asking:
         try:
             try:
                 return await question()
+            except StillMoving:
+                raise
             except Unavailable:
                 if loop.time() >= deadline:
                     raise

@@ -83,7 +83,7 @@ class RedisPortable:
             if alone:
                 await self._refuse_company()
             async with self._having_the_turn() as turn:
-                found = [page async for page in pages(self._link.ask, self._keys)]
+                found = [page async for page in pages(self._link, self._keys)]
                 if not await self._keep(turn):
                     raise StoreUnavailable(self._subject, "it was not read in one go; try again", applied=False)
             for page in found:
@@ -102,7 +102,7 @@ class RedisPortable:
                     await clear(self._link, self._keys)
                     async for page in pages_in:
                         await self._fill(page)
-                    await check(pages(self._link.ask, self._beside))
+                    await check(pages(self._link, self._beside))
                     if not await decide(self._link, self._keys, turn=turn, arrival=self._runtime.token()):
                         raise at_work(self._subject)
                 except BaseException:
@@ -159,7 +159,7 @@ class RedisPortable:
 
     async def _is_empty(self) -> bool:
         """A plane that was started and never used leaves a snapshot and who was present."""
-        async for _ in pages(self._link.ask, self._keys):
+        async for _ in pages(self._link, self._keys):
             return isinstance(_[0], SnapshotRow)
         return True
 

@@ -40,9 +40,10 @@ class RedisReads:
     async def _jobs(self, *command: Word, payload_max: Word = "") -> list[tuple[str, Job | None]]:
         """Of the ids that a command gives, each with its job; the payload is empty where it is larger than that."""
         keys = self._keys
-        ids, rows, payloads, results = await self._asking.run(
-            JOBS, (keys.jobs, keys.payloads, keys.results), (payload_max, *command)
-        )
+        places = [keys.jobs, keys.payloads, keys.results]
+        if command[0] != "IDS":
+            places.append(str(command[1]))
+        ids, rows, payloads, results = await self._asking.run(JOBS, places, (payload_max, *command))
         return [
             (job_id.decode(), None if row is None else full_job(row, payload or b"", result))
             for job_id, row, payload, result in zip(ids, rows, payloads, results, strict=True)

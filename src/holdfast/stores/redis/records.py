@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from holdfast.core.job import Tenant
 from holdfast.core.record import Kind, Record
 from holdfast.stores.redis.keys import Keys, joined
-from holdfast.stores.redis.link import Asking
+from holdfast.stores.redis.link import RECORDS, Asking
 from holdfast.stores.redis.reads import PAGE
 from holdfast.stores.redis.rows import record_from
 
@@ -24,10 +24,7 @@ class RedisRecords:
         if not places:
             return []
         names = [joined(kind.value, *place) for place in places]
-        # In one transaction: a row must not come with the body of another version.
-        *_, (rows, bodies) = await self._asking.ask(
-            ("MULTI",), ("HMGET", self._keys.records, *names), ("HMGET", self._keys.bodies, *names), ("EXEC",)
-        )
+        rows, bodies = await self._asking.run(RECORDS, (self._keys.records, self._keys.bodies), names)
         return [
             None if row is None else record_from(kind, tenant, record_id, row, body)
             for (tenant, record_id), row, body in zip(places, rows, bodies, strict=True)

@@ -1,7 +1,8 @@
 #!lua
 -- One write of a plane: all of it, if nobody has written since it was decided; else nothing. (Keys: keys.py)
 --
--- KEYS    head, turn, done, fronts, ready, events
+-- KEYS    head, turn, done, fronts, ready, events, and one that there never is: in a cluster that moves the slot a key may be
+--         elsewhere, and the script would be stopped where it comes to that
 -- ARGV    the head it was decided on, its own word, the plane, turn ms, done ms, channel,
 --         how much is to be told, and each word of that;
 --         how many sessions are to be arranged, and for each its name, its queue and who of it is working;

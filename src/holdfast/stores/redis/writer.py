@@ -19,7 +19,8 @@ from holdfast.stores.batch_writer import Batch, InDoubt
 from holdfast.stores.redis.commands import Commands, Word
 from holdfast.stores.redis.flush import flush, sessions, told
 from holdfast.stores.redis.keys import Keys
-from holdfast.stores.redis.link import ADOPT, SETTLE, WRITE, Line, PlaneLink, translated
+from holdfast.stores.redis.line import Line
+from holdfast.stores.redis.link import ADOPT, SETTLE, WRITE, PlaneLink, StillMoving, translated
 from holdfast.stores.redis.load import load, text
 
 T = TypeVar("T")
@@ -130,6 +131,8 @@ class RedisBatches:
                     if loop.time() >= deadline:
                         raise
                     await self._wait_turn()
+                except StillMoving:
+                    raise
                 except Unavailable:
                     # Of a connection that had died, or of a server that is the primary no more: nothing was written.
                     losses += 1
@@ -167,7 +170,7 @@ class RedisBatches:
         for command in commands:
             arguments.append(len(command))
             arguments += command
-        places = (keys.head, keys.turn, keys.done(self._plane), keys.fronts, keys.ready, keys.events)
+        places = (keys.head, keys.turn, keys.done(self._plane), keys.fronts, keys.ready, keys.events, keys.never)
         try:
             answer = await self._link.run(WRITE, places, arguments)
         except Unavailable as lost:
