@@ -102,8 +102,10 @@ class Replica:
         [outcome] = await self.dispatcher.dispatch([Placed(job, worker)])
         return outcome
 
-    def hello(self, worker: str, *, slots: int = 4, backlog: int = 0, topics: Sequence[str] = ("*",)) -> None:
-        said = api.Hello(worker=worker, name=worker, topics=list(topics), slots=slots, backlog=backlog)
+    def hello(
+        self, worker: str, *, slots: int = 4, backlog: int = 0, topics: Sequence[str] = ("*",), unable: str = ""
+    ) -> None:
+        said = api.Hello(worker=worker, name=worker, topics=list(topics), slots=slots, backlog=backlog, unable=unable)
         self.registry.hello(said, now=self.store.now())
 
     def counted(self, metric: str, **labels: str) -> float:
