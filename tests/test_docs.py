@@ -169,7 +169,7 @@ def test_reasons_of_recovery_are_those_documented() -> None:
         plane / "flow/recover.py",
         *plane.glob("gateway/*.py"),
     ]
-    given = r'(?:Action\(Remedy\.\w+, |requeue\(job, |reason=|DRAINING = )"([a-z-]+)"'
+    given = r'(?:Action\(Remedy\.\w+, |requeue\(job, |reason=|DRAINING = |UNABLE = )"([a-z-]+)"'
     reasons = {reason for place in places for reason in re.findall(given, place.read_text())}
 
     assert set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)) == reasons

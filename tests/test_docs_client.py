@@ -106,8 +106,8 @@ def plain_ask(verb: Verb[..., Any]) -> asks.Ask[Any]:
     ("module", "names"),
     [
         (asks, {"ANSWER_S"}),
-        (replies, {"PAUSES_S", "RETRY_AFTER_S_MAX", "KEEP_S"}),
-        (waiting, {"LONG_POLL_S", "OUTAGE_S", "PAUSE_S", "SILENCE_S"}),
+        (replies, {"PAUSES_S", "RETRY_AFTER_S_MAX", "KEEP_S", "WHOLE_S"}),
+        (waiting, {"HEAR_S", "LONG_POLL_S", "OUTAGE_S", "PAUSE_S", "SILENCE_S"}),
     ],
     ids=["asks", "replies", "waiting"],
 )

@@ -169,6 +169,26 @@ def test_no_file_knows_the_machine_it_was_written_on() -> None:
     assert guilty == []
 
 
+def test_nobody_imports_what_another_package_keeps_for_itself() -> None:
+    """Its next release may have it elsewhere, or not at all."""
+    private = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in (ROOT / "src").rglob("*.py")
+        for name in imported(ast.parse(path.read_text()))
+        if not name.startswith("holdfast.") and any(re.match(r"_[a-z]", part) for part in name.split(".")[1:])
+    ]
+
+    assert private == []
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
 def test_threads_start_at_one_seam() -> None:
     """Elsewhere `Runtime.run_in_thread` starts them, so that a simulation can do without.
 

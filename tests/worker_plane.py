@@ -83,8 +83,12 @@ class Client:
         reply = await self._http.post(f"/v1/jobs/{job_id}:cancel", json={"reason": "changed our mind"})
         assert reply.status_code < 300, reply.text
 
+    async def list_workers(self) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = (await self._http.get("/v1/workers")).json()["items"]
+        return items
+
     async def workers(self) -> list[str]:
-        return [worker["id"] for worker in (await self._http.get("/v1/workers")).json()["items"]]
+        return [worker["id"] for worker in await self.list_workers()]
 
     async def wait_workers(self, count: int) -> None:
         async with asyncio.timeout(20):

@@ -88,7 +88,9 @@ class Registry:
         elif known.hello == hello and not known.draining:
             self.seen(hello.worker, now=now)
         else:
-            known.hello, known.draining, known.changed_at = hello, False, now
+            # What it is able to changes while it runs; whoever drained it meant it until it is started anew.
+            is_same_run = hello.unable != known.hello.unable
+            known.hello, known.draining, known.changed_at = hello, known.draining and is_same_run, now
             self._serving.clear()
             self.seen(hello.worker, now=now)
             self.on_change()
@@ -218,6 +220,7 @@ class Registry:
                 last_seen=member.last_seen,
                 alive=_is_alive(member, now),
                 condition=condition(_view(worker, member), alive_since=now - SILENT_S),
+                unable=member.hello.unable,
             )
             for worker, member in sorted(self._present())
         ]
@@ -327,6 +330,7 @@ def _view(worker: str, member: Member) -> WorkerView:
         draining=member.draining,
         last_seen=last_seen,
         stuck=member.stuck,
+        unable=hello.unable,
     )
     member.viewed = hello, view
     return view

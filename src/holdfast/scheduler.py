@@ -137,7 +137,7 @@ class Scheduler(Listener):
         return Shares(self._quotas, self._topics, await self._store.count_active())
 
     def _has_room(self) -> bool:
-        return any(view.room > 0 and not view.draining for view in self._registry.candidates())
+        return any(view.room > 0 and view.wants for view in self._registry.candidates())
 
     async def _list(
         self, passed_over: PassedOver, shares: Shares | None, *, limit: int = BATCH, without: Collection[Tenant] = ()

@@ -30,6 +30,7 @@ WORKER = WorkerView(
         ({"last_seen": 89.0}, {}, "worker-silent"),
         ({"stuck": True}, {}, "worker-stuck"),
         ({"draining": True}, {}, "worker-draining"),
+        ({"unable": "no process can be started"}, {}, "worker-unable"),
         ({"in_hand": 6}, {}, "worker-full"),
         ({"in_hand": 5}, {}, None),
         ({}, {"labels": {"require.gpu": "a100"}}, "labels-missing"),

@@ -14,7 +14,7 @@ def test_nothing_is_said_of_a_plane_that_is_well() -> None:
 
 def test_what_needs_somebody_comes_before_what_will_pass() -> None:
     signs = Signs(
-        conditions={"stuck": 1, "silent": 2},
+        conditions={"stuck": 1, "silent": 2, "unable": 1},
         waiting_longest_s=60.0,
         waiting_longest="j1",
         effects_unknown=1,
@@ -30,6 +30,7 @@ def test_what_needs_somebody_comes_before_what_will_pass() -> None:
     assert [one.code for one in found] == [
         "loop-late",
         "workers-stuck",
+        "workers-unable",
         "effects-unknown",
         "frozen",
         "waiting-long",
@@ -37,8 +38,8 @@ def test_what_needs_somebody_comes_before_what_will_pass() -> None:
         "approvals-pending",
         "lock-contended",
     ]
-    assert found[4].then == "holdfast why job j1"
-    assert (found[1].summary, found[5].summary) == (
+    assert found[5].then == "holdfast why job j1"
+    assert (found[1].summary, found[6].summary) == (
         "1 worker heartbeats and takes no work",
         "2 workers are not heard of",
     )

@@ -103,9 +103,18 @@ class Replica:
         return outcome
 
     def hello(
-        self, worker: str, *, slots: int = 4, backlog: int = 0, topics: Sequence[str] = ("*",), **labels: str
+        self,
+        worker: str,
+        *,
+        slots: int = 4,
+        backlog: int = 0,
+        topics: Sequence[str] = ("*",),
+        unable: str = "",
+        **labels: str,
     ) -> None:
-        said = api.Hello(worker=worker, name=worker, topics=list(topics), slots=slots, backlog=backlog, labels=labels)
+        said = api.Hello(
+            worker=worker, name=worker, topics=list(topics), slots=slots, backlog=backlog, unable=unable, labels=labels
+        )
         self.registry.hello(said, now=self.store.now())
 
     def counted(self, metric: str, **labels: str) -> float:

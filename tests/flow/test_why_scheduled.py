@@ -6,7 +6,7 @@ import asyncio
 
 from locks.virtual import VirtualRuntime, on_virtual_time
 
-from flow.explaining import cause, codes, why
+from flow.explaining import cause, cause_of_worker, codes, why
 from flow.stage import ACME, staged
 from flow.telling import undelivered
 from holdfast.buses.detached import Fault as BusFault
@@ -90,6 +90,24 @@ async def test_every_worker_drains(runtime: VirtualRuntime) -> None:
         found = await cause(stage, job)
 
     assert found.reason is Reason.WORKERS_DRAINING
+
+
+@on_virtual_time
+async def test_every_worker_says_that_it_can_begin_nothing(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        stage.hello("w1", unable="no process can be started")
+        job = await stage.submit()
+        await stage.scheduler.tick()
+
+        found = await cause(stage, job)
+        [worker] = await cause_of_worker(stage, "w1")
+        stage.hello("w1")
+        await stage.scheduler.tick()
+        again = await stage.job(job.id)
+
+    assert found.reason is worker.reason is Reason.WORKERS_UNABLE
+    assert "no process can be started" in worker.summary
+    assert again.worker == "w1"
 
 
 @undelivered

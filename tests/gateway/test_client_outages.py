@@ -13,6 +13,7 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 
 from holdfast import api, errors
 from holdfast.client import AsyncClient
+from holdfast.client.waiting import HEAR_S
 
 JOB = api.JobView(
     id="j", topic="t", state="RUNNING", payload=None, labels={}, priority=0, risk="low", attempts=1, max_attempts=3,
@@ -184,9 +185,10 @@ async def test_plane_that_does_not_answer_is_not_asked_again_when_the_time_is_ov
     network = Network(runtime, HUNG, HUNG)
     async with asking(network) as client:
         for wait in (client.wait("j", timeout=3), client.run("t", timeout=3)):
-            with pytest.raises(errors.PlaneUnavailable):
+            with pytest.raises(TimeoutError):
                 await wait
     assert len(network.asked) == 2
+    assert runtime.now() - 1000 == pytest.approx(2 * (3 + HEAR_S))
 
 
 @on_virtual_time

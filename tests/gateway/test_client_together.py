@@ -30,9 +30,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     paths: Counter[str] = Counter()
     send = AsyncConnections.request
 
-    async def request(self: AsyncConnections, ask: Ask[Any]) -> Reply:
+    async def request(self: AsyncConnections, ask: Ask[Any], *, within_s: float) -> Reply:
         paths[ask.path] += 1
-        return await send(self, ask)
+        return await send(self, ask, within_s=within_s)
 
     monkeypatch.setattr(AsyncConnections, "request", request)
     return paths

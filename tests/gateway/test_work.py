@@ -200,6 +200,22 @@ async def test_draining_worker_keeps_what_runs_and_loses_what_waits(served: Serv
     assert (await served.client.get(waiting.id)).state == "SCHEDULED"
 
 
+async def test_worker_that_can_begin_nothing_keeps_what_runs_and_loses_what_waits(served: Served) -> None:
+    running = await served.started()
+    waiting = await served.client.submit("t")
+    while (await served.client.get(waiting.id)).state != "DISPATCHED":
+        await asyncio.sleep(0.01)
+
+    await served.work("hello", worker="w1", name="w1", topics=["t"], slots=4, unable="no process can be started")
+
+    assert (await served.client.get(running["job_id"])).state == "RUNNING"
+    assert (await served.client.get(waiting.id)).state == "SCHEDULED"
+    ref = {"job_id": running["job_id"], "fence": running["fence"]}
+    await served.work("complete", worker="w1", outcomes=[{**ref, "outcome": "handed_back", "error": {"code": "c"}}])
+    job = await served.client.get(running["job_id"])
+    assert (job.state, job.attempts, job.worker) == ("SCHEDULED", 0, "")
+
+
 async def test_restarted_worker_ends_its_predecessors_leases(served: Served) -> None:
     await served.work("hello", worker="other", name="mail", topics=["u"], slots=1, host="elsewhere")
     await served.work("hello", worker="w1", name="mail", topics=["t"], slots=1, host="here")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from flow.stage import staged
 from locks.virtual import VirtualRuntime, on_virtual_time
 
@@ -53,6 +54,31 @@ def test_old_worker_s_correction_leaves_the_job_with_the_new_one() -> None:
     registry.freed("j1")
 
     assert load(registry) == {"w1": 0, "w2": 0}
+
+
+def test_worker_that_is_able_again_is_as_drained_as_it_was() -> None:
+    """Whoever drained it meant it until it is started anew."""
+    registry = registry_of("w1")
+    hello = api.Hello(worker="w1", name="w1", topics=["*"], slots=4)
+
+    def say(unable: str) -> str:
+        registry.hello(msgspec.structs.replace(hello, unable=unable), now=0.0)
+        [view] = registry.views(now=0.0)
+        return view.condition
+
+    assert (say("no memory"), say("")) == ("unable", "ready")
+    say("no memory")
+    registry.drain("w1", now=0.0)
+    assert (say("no process"), say(""), say("")) == ("draining", "draining", "ready")
+
+
+def test_other_processes_hear_that_a_worker_is_unable() -> None:
+    registry, other = registry_of("w1"), registry_of("w1")
+    hello = api.Hello(worker="w1", name="w1", topics=["*"], slots=4, unable="no memory")
+    registry.hello(hello, now=1.0)
+
+    assert other.learn(registry.told())
+    assert [(view.condition, view.unable) for view in other.views(now=1.0)] == [("unable", "no memory")]
 
 
 @on_virtual_time

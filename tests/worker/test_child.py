@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.worker.children import Child, ChildDied
+from holdfast.worker.children import Child
+from holdfast.worker.starting import ChildDied, NotStarted
 from holdfast.worker.wire import Answer, Ask, Done, Report, Work
 
 SOURCE = """
@@ -237,7 +238,7 @@ async def test_child_whose_end_nobody_waits_for_is_seen_to_be_dead(tmp_path: Pat
             while Path(f"/proc/{child.pid}").exists():
                 pass  # and the loop has not heard of it
             child.kill()
-            with pytest.raises(ChildDied):
+            with pytest.raises(NotStarted):
                 await running
     finally:
         signal.signal(signal.SIGCHLD, before)
@@ -264,3 +265,33 @@ async def test_a_handler_that_closes_the_standard_streams_does_not_take_them_fro
     assert (done.outcome, msgspec.json.decode(done.result or b"")) == ("succeeded", [True, ""])
     said = capfd.readouterr()
     assert ("said" in said.out, "warned" in said.err) == (True, True)
+
+
+@pytest.mark.parametrize("payload", [b"null", b'"' + b"x" * 5_000_000 + b'"'])
+async def test_child_that_died_before_it_read_its_job_has_not_begun_it(child: Child, payload: bytes) -> None:
+    os.kill(child.pid, signal.SIGSTOP)
+    running = child.run(msgspec.structs.replace(work("wait.sync"), payload=payload), lambda ask: None)
+    await asyncio.sleep(0)
+    os.kill(child.pid, signal.SIGKILL)
+
+    with pytest.raises(NotStarted, match="SIGKILL"):
+        await running
+
+
+async def test_child_that_was_dead_already_has_not_begun_its_job(child: Child) -> None:
+    os.kill(child.pid, signal.SIGKILL)
+    while child.usable:
+        await asyncio.sleep(0)
+
+    with pytest.raises(NotStarted):
+        await child.run(work("wait.sync"), lambda ask: None)
+
+
+async def test_child_that_was_told_more_than_its_job_may_have_begun_it(child: Child) -> None:
+    os.kill(child.pid, signal.SIGSTOP)
+    running = child.run(work("wait.sync"), lambda ask: None)
+    child.say(Answer(1))
+    os.kill(child.pid, signal.SIGKILL)
+
+    with pytest.raises(ChildDied):
+        await running

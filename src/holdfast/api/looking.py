@@ -65,7 +65,10 @@ class WorkerInfo(Reply, kw_only=True):
     last_seen: float
     alive: bool
     condition: str
-    """`ready`; `draining`; `silent`; or `stuck`: it speaks, but does not take what was sent to it."""
+    """`ready`; `draining`; `silent`; `unable`: it says itself that it can begin nothing now; or `stuck`: it speaks, but does
+    not take what was sent to it."""
+    unable: str = ""
+    """Why it is, by its own word."""
 
 
 class Workers(Reply, kw_only=True):

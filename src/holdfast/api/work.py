@@ -16,6 +16,9 @@ class Hello(Request, kw_only=True):
     which process this is: a worker with the same `name` on the same host whose predecessor's
     process is gone gets the predecessor's leases ended at once. `predecessor_dead` is the
     worker's word for that: it looked, and (boot_id, pid, started_at) no longer runs.
+
+    `unable` is why the worker can begin nothing at the moment. What it has not started goes to others,
+    and it gets nothing more until a hello without it.
     """
 
     worker: Name
@@ -30,6 +33,7 @@ class Hello(Request, kw_only=True):
     pid: int = 0
     started_at: Label = ""
     predecessor_dead: list[Name] = []
+    unable: Label = ""
 
 
 class HelloReply(Reply, kw_only=True):

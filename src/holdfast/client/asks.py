@@ -58,10 +58,12 @@ class Ask(Generic[T]):
     query: Sequence[tuple[str, str]] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
     answer_s: float = ANSWER_S
+    """Of silence, before a try has failed."""
     repeatable: bool = False
     """Doing it twice is doing it once."""
-    tries_s: float = float("inf")
-    """No other try begins so long after the first one: whoever asks has no more time."""
+    within_s: float = float("inf")
+    """The whole call takes no longer, from its first try's connection to the last byte of its last try's answer: whoever
+    asks has no more time."""
     may_join: bool = False
     """A job that may be submitted together with others."""
 
@@ -121,11 +123,11 @@ def _traced() -> dict[str, str]:
 
 
 def submit_and_wait(
-    topic: str, payload: Any, *, idempotency_key: str, wait_s: float, tries_s: float, **limits: Unpack[Limits]
+    topic: str, payload: Any, *, idempotency_key: str, wait_s: float, within_s: float, **limits: Unpack[Limits]
 ) -> Ask[api.JobView]:
     """The job when it has ended, or as it is after `wait_s`."""
     asked = submit(topic, payload, idempotency_key=idempotency_key, **limits)
-    return replace(asked, query=[("wait", str(wait_s))], answer_s=ANSWER_S + wait_s, tries_s=tries_s, may_join=False)
+    return replace(asked, query=[("wait", str(wait_s))], answer_s=ANSWER_S + wait_s, within_s=within_s, may_join=False)
 
 
 def submit_many(jobs: Sequence[api.NewJob], *, actor: str = "") -> Ask[Sequence[api.Submitted]]:

@@ -13,7 +13,7 @@ from holdfast.client import asks, replies, run_asks
 from holdfast.client.async_connections import AsyncConnections
 from holdfast.client.together import Together
 from holdfast.client.verbs import Verbs
-from holdfast.client.waiting import PAUSE_S, SILENCE_S, Outage, Waiting, Watching, for_job, for_run, within
+from holdfast.client.waiting import PAUSE_S, SILENCE_S, Outage, Waiting, Watching, check_time, for_job, for_run, within
 from holdfast.core.states import TERMINAL
 from holdfast.errors import HoldfastError
 from holdfast.locks.runtime import SYSTEM, Runtime
@@ -59,7 +59,8 @@ class AsyncClient(Verbs):
         tries = replies.Tries(ask, self._runtime)
         while True:
             try:
-                answer = replies.read(ask, await self._connections.request(ask), self._plane)
+                reply = await self._connections.request(ask, within_s=tries.until - self._runtime.now())
+                answer = replies.read(ask, reply, self._plane)
             except HoldfastError as error:
                 pause_s = tries.pause_after(error)
             else:
@@ -81,15 +82,10 @@ class AsyncClient(Verbs):
         Without a key it gets a random one: a lost answer does not make two jobs.
         """
         until = None if timeout is None else self._runtime.now() + timeout
-        job = await self.ask(
-            asks.submit_and_wait(
-                topic,
-                payload,
-                idempotency_key=idempotency_key or self._runtime.token(),
-                **within(timeout),
-                **limits,
-            )
+        asked = asks.submit_and_wait(
+            topic, payload, idempotency_key=idempotency_key or self._runtime.token(), **within(timeout), **limits
         )
+        job = await self._begin(asked, until)
         if job.state in TERMINAL:
             return job
         left_s = None if until is None else until - self._runtime.now()
@@ -113,15 +109,10 @@ class AsyncClient(Verbs):
         Without a key it gets a random one: a lost answer does not make two runs.
         """
         until = None if timeout is None else self._runtime.now() + timeout
-        run = await self.ask(
-            run_asks.start_and_wait(
-                workflow,
-                input,
-                idempotency_key=idempotency_key or self._runtime.token(),
-                **within(timeout),
-                **options,
-            )
+        asked = run_asks.start_and_wait(
+            workflow, input, idempotency_key=idempotency_key or self._runtime.token(), **within(timeout), **options
         )
+        run = await self._begin(asked, until)
         if run.state.upper() in TERMINAL:
             return run
         left_s = None if until is None else until - self._runtime.now()
@@ -130,6 +121,13 @@ class AsyncClient(Verbs):
     async def wait_run(self, run_id: str, timeout: float | None = None) -> RunView:  # noqa: ASYNC109  (likewise)
         """The run once it has ended. Outlives a restart of the plane. Raises `TimeoutError`."""
         return await self._wait(for_run(run_id, timeout, self._runtime.now()))
+
+    async def _begin(self, ask: asks.Ask[W], until: float | None) -> W:
+        try:
+            return await self.ask(ask)
+        except HoldfastError as error:
+            check_time(error, until, self._runtime.now())
+            raise
 
     async def _wait(self, waiting: Waiting[W]) -> W:
         now, outage = self._runtime.now, Outage(was_reached=self._was_answered)

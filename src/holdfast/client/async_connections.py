@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -35,17 +36,26 @@ class AsyncConnections:
     def close(self) -> None:
         self._links.close()
 
-    async def request(self, ask: Ask[Any]) -> Reply:
-        """Raises `PlaneUnavailable`."""
-        request = self._plane.encoded(ask)
-        async with self._patient if ask.answer_s > ANSWER_S else self._quick:
-            link = await self._take()
-            try:
-                async with asyncio.timeout(ask.answer_s) as patience:
-                    # Of its silence, not of how much it has to say.
-                    return await self._links.ask(link, request, heard=lambda: _begin_anew(patience, ask.answer_s))
-            except (TimeoutError, BrokenExchange) as why:
-                raise self._unreachable(why, method=ask.method) from why
+    async def request(self, ask: Ask[Any], *, within_s: float = math.inf) -> Reply:
+        """Raises `PlaneUnavailable`, at the latest after `within_s`, whatever it has waited for by then."""
+        request, link = self._plane.encoded(ask), None
+        try:
+            async with asyncio.timeout(None if within_s == math.inf else within_s):
+                async with self._patient if ask.answer_s > ANSWER_S else self._quick:
+                    link = await self._links.take()
+                    return await self._exchange(link, request, ask.answer_s)
+        except (OSError, BrokenExchange) as why:
+            raise self._unreachable(why, sent=link is not None, method=ask.method) from why
+
+    async def _exchange(self, link: Link, request: bytes, answer_s: float) -> Reply:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + answer_s + replies.WHOLE_S
+        async with asyncio.timeout(answer_s) as patience:
+            # With its silence; and, to an end, with how much it has to say.
+            def heard() -> None:
+                patience.reschedule(min(loop.time() + answer_s, until))
+
+            return await self._links.ask(link, request, heard=heard)
 
     async def stream(self, target: str, *, silence_s: float) -> AsyncGenerator[str]:
         """The lines of an answer, whole ones only. Raises what the plane says instead, and `PlaneUnavailable`."""
@@ -53,11 +63,10 @@ class AsyncConnections:
         answer = link.answer
         try:
             link.send(self._plane.encoded_look(target))
-            while not answer.has_head:
-                await _news(link, silence_s)
+            async with asyncio.timeout(silence_s):  # in all: a stream may go on for ever, what comes before it may not
+                while not answer.has_head or (answer.status >= 400 and not answer.is_complete):
+                    await link.news()
             if answer.status >= 400:
-                while not answer.is_complete:
-                    await _news(link, silence_s)
                 raise replies.to_error(answer.reply(), self._plane)
             replies.check_stream(answer.content_type, self._plane)
             rest = b""
@@ -84,10 +93,6 @@ class AsyncConnections:
     def _unreachable(self, why: Exception, *, sent: bool = True, method: str = "GET") -> PlaneUnavailable:
         told = TimeoutError(TIMED_OUT) if isinstance(why, TimeoutError) else why
         return replies.unreachable(self._plane, told, sent=sent, method=method)
-
-
-def _begin_anew(patience: asyncio.Timeout, seconds: float) -> None:
-    patience.reschedule(asyncio.get_running_loop().time() + seconds)
 
 
 async def _news(link: Link, within_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import ssl
@@ -12,7 +13,7 @@ from typing import Any
 
 from holdfast.client import replies
 from holdfast.client.asks import Ask
-from holdfast.client.exchange import Connection
+from holdfast.client.exchange import Connection, Patience
 from holdfast.client.replies import Plane
 from holdfast.errors import PlaneUnavailable
 from holdfast.http1.answer import BrokenExchange, Reply
@@ -37,10 +38,11 @@ class Connections:
         for connection, _ in idle:
             connection.close()
 
-    def request(self, ask: Ask[Any]) -> Reply:
-        """Raises `PlaneUnavailable`."""
+    def request(self, ask: Ask[Any], *, until: float = math.inf) -> Reply:
+        """Raises `PlaneUnavailable`, by `until` at the latest, but for the time that the name of the plane takes."""
         request = self._plane.encoded(ask)
-        connection = self._take(ask.answer_s)
+        whole_until = SYSTEM.now() + ask.answer_s + replies.WHOLE_S
+        connection = self._take(Patience(ask.answer_s, until=min(until, whole_until)))
         try:
             connection.send(request)
             reply = connection.wait_reply()
@@ -55,12 +57,14 @@ class Connections:
 
     def stream(self, target: str, *, silence_s: float) -> Generator[str]:
         """The lines of an answer, whole ones only. Raises what the plane says instead, and `PlaneUnavailable`."""
-        connection = self._connect(silence_s)
+        # A stream may go on for ever, what comes before it may not.
+        connection = self._connect(Patience(silence_s, until=SYSTEM.now() + silence_s))
         try:
             connection.send(self._plane.encoded_look(target))
             connection.wait_head()
             if connection.answer.status >= 400:
                 raise replies.to_error(connection.wait_reply(), self._plane)
+            connection.patience = Patience(silence_s, until=math.inf)
             replies.check_stream(connection.answer.content_type, self._plane)
             rest = b""
             for piece in connection.pieces():
@@ -73,14 +77,14 @@ class Connections:
         finally:
             connection.close()
 
-    def _take(self, answer_s: float) -> Connection:
+    def _take(self, patience: Patience) -> Connection:
         while kept := self._pop():
             connection, since = kept
             if SYSTEM.now() - since < replies.KEEP_S and _is_silent(connection):
-                connection.link.settimeout(answer_s)
+                connection.patience = patience
                 return connection
             connection.close()
-        return self._connect(answer_s)
+        return self._connect(patience)
 
     def _pop(self) -> tuple[Connection, float] | None:
         if self._generation != FORKS.generation:
@@ -96,21 +100,40 @@ class Connections:
                 return
         connection.close()
 
-    def _connect(self, answer_s: float) -> Connection:
-        plane = self._plane
+    def _connect(self, patience: Patience) -> Connection:
+        plane, link = self._plane, None
         try:
-            link = socket.create_connection((plane.host, plane.port or plane.usual_port), timeout=answer_s)
+            link = _connected(plane.host, plane.port or plane.usual_port, patience)
             # Else the end of a long request waits until its beginning was heard.
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if plane.scheme == "https":
+                link.settimeout(patience.left_s())
                 link = self._tls.wrap_socket(link, server_hostname=plane.host)
         except OSError as why:
+            if link is not None:
+                link.close()
             raise replies.unreachable(plane, why, sent=False) from why
-        return Connection(link)
+        return Connection(link, patience)
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
         return ssl.create_default_context()
+
+
+def _connected(host: str, port: int, patience: Patience) -> socket.socket:
+    """To the first of its addresses that takes it: the standard library would wait for each as long as for all."""
+    why: OSError = ConnectionError(f"{host} has no address")
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        link = socket.socket(family, kind, protocol)
+        try:
+            link.settimeout(patience.left_s())
+            link.connect(address)
+        except OSError as error:
+            link.close()
+            why = error
+        else:
+            return link
+    raise why
 
 
 def _is_silent(connection: Connection) -> bool:

@@ -10,13 +10,31 @@ import socket
 from collections.abc import Iterator
 
 from holdfast.http1.answer import Answer, BrokenExchange, Reply
+from holdfast.locks.runtime import SYSTEM
 
 READ = 65536
+WRITE = 1 << 20
+
+
+class Patience:
+    """How long somebody waits: for anything to happen, and in all."""
+
+    def __init__(self, silence_s: float, *, until: float) -> None:
+        self._silence_s = silence_s
+        self._until = until
+
+    def left_s(self) -> float:
+        """For the next thing to happen. Raises `TimeoutError`."""
+        left_s = min(self._silence_s, self._until - SYSTEM.now())
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        return left_s
 
 
 class Connection:
-    def __init__(self, link: socket.socket) -> None:
+    def __init__(self, link: socket.socket, patience: Patience) -> None:
         self.link = link
+        self.patience = patience
         self.answer = Answer()
         self._is_closed = False
 
@@ -27,7 +45,10 @@ class Connection:
 
     def send(self, request: bytes) -> None:
         self.answer.expect()
-        self.link.sendall(request)
+        rest = memoryview(request)
+        while rest:
+            self.link.settimeout(self.patience.left_s())
+            rest = rest[self.link.send(rest[:WRITE]) :]
 
     def wait_head(self) -> None:
         while not self.answer.has_head:
@@ -51,6 +72,7 @@ class Connection:
         self.link.close()
 
     def _read(self) -> None:
+        self.link.settimeout(self.patience.left_s())
         data = self.link.recv(READ)
         if not data:
             raise BrokenExchange("the answer ended too early")

@@ -25,6 +25,8 @@ RETRY_AFTER_S_MAX = 5.0
 _BLANK = re.compile(r"[\s\x00-\x20\x7f]")
 _OF_PATHS = "/%:@!$&'()*+,;="
 EVENT_STREAM = "text/event-stream"
+WHOLE_S = 60.0
+"""For all of an answer, after the silence that its first byte may keep: one that comes in drops does not come for ever."""
 KEEP_S = 3.0
 """How long an idle connection is used again. Less than a plane keeps it open: a request that meets a
 connection just being closed may or may not have been obeyed."""
@@ -159,7 +161,7 @@ class Tries:
 
     def __init__(self, ask: Ask[Any], runtime: Runtime) -> None:
         self._repeatable = ask.repeatable
-        self._until = runtime.now() + ask.tries_s
+        self.until = runtime.now() + ask.within_s
         self._runtime = runtime
         self._pauses_s = iter(PAUSES_S)
 
@@ -171,6 +173,6 @@ class Tries:
         if pause_s is None or told_s > RETRY_AFTER_S_MAX or not (never_sent or (self._repeatable and error.retryable)):
             raise error
         pause_s = max(self._runtime.jitter(pause_s), told_s)
-        if self._runtime.now() + pause_s >= self._until:
+        if self._runtime.now() + pause_s >= self.until:
             raise error
         return pause_s

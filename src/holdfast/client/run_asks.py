@@ -61,12 +61,12 @@ def start_and_wait(
     *,
     idempotency_key: str,
     wait_s: float,
-    tries_s: float,
+    within_s: float,
     **options: Unpack[RunOptions],
 ) -> Ask[RunView]:
     """The run when it has ended, or as it is after `wait_s`."""
     asked = start_run(workflow, input, idempotency_key=idempotency_key, **options)
-    return replace(asked, query=[("wait", str(wait_s))], answer_s=ANSWER_S + wait_s, tries_s=tries_s)
+    return replace(asked, query=[("wait", str(wait_s))], answer_s=ANSWER_S + wait_s, within_s=within_s)
 
 
 def plan_run(workflow: str, input: Any = None, **options: Unpack[RunOptions]) -> Ask[RunPlan]:  # noqa: A002

@@ -11,7 +11,7 @@ from holdfast.api.runs import RunView
 from holdfast.client import asks, replies, run_asks
 from holdfast.client.connections import Connections
 from holdfast.client.verbs import Verbs
-from holdfast.client.waiting import PAUSE_S, SILENCE_S, Outage, Waiting, Watching, for_job, for_run, within
+from holdfast.client.waiting import PAUSE_S, SILENCE_S, Outage, Waiting, Watching, check_time, for_job, for_run, within
 from holdfast.core.states import TERMINAL
 from holdfast.errors import HoldfastError
 from holdfast.locks.runtime import SYSTEM
@@ -48,7 +48,7 @@ class Client(Verbs):
         tries = replies.Tries(ask, SYSTEM)
         while True:
             try:
-                answer = replies.read(ask, self._connections.request(ask), self._plane)
+                answer = replies.read(ask, self._connections.request(ask, until=tries.until), self._plane)
             except HoldfastError as error:
                 pause_s = tries.pause_after(error)
             else:
@@ -70,15 +70,10 @@ class Client(Verbs):
         Without a key it gets a random one: a lost answer does not make two jobs.
         """
         until = None if timeout is None else SYSTEM.now() + timeout
-        job = self.ask(
-            asks.submit_and_wait(
-                topic,
-                payload,
-                idempotency_key=idempotency_key or SYSTEM.token(),
-                **within(timeout),
-                **limits,
-            )
+        asked = asks.submit_and_wait(
+            topic, payload, idempotency_key=idempotency_key or SYSTEM.token(), **within(timeout), **limits
         )
+        job = self._begin(asked, until)
         if job.state in TERMINAL:
             return job
         left_s = None if until is None else until - SYSTEM.now()
@@ -102,15 +97,10 @@ class Client(Verbs):
         Without a key it gets a random one: a lost answer does not make two runs.
         """
         until = None if timeout is None else SYSTEM.now() + timeout
-        run = self.ask(
-            run_asks.start_and_wait(
-                workflow,
-                input,
-                idempotency_key=idempotency_key or SYSTEM.token(),
-                **within(timeout),
-                **options,
-            )
+        asked = run_asks.start_and_wait(
+            workflow, input, idempotency_key=idempotency_key or SYSTEM.token(), **within(timeout), **options
         )
+        run = self._begin(asked, until)
         if run.state.upper() in TERMINAL:
             return run
         left_s = None if until is None else until - SYSTEM.now()
@@ -119,6 +109,13 @@ class Client(Verbs):
     def wait_run(self, run_id: str, timeout: float | None = None) -> RunView:
         """The run once it has ended. Outlives a restart of the plane. Raises `TimeoutError`."""
         return self._wait(for_run(run_id, timeout, SYSTEM.now()))
+
+    def _begin(self, ask: asks.Ask[W], until: float | None) -> W:
+        try:
+            return self.ask(ask)
+        except HoldfastError as error:
+            check_time(error, until, SYSTEM.now())
+            raise
 
     def _wait(self, waiting: Waiting[W]) -> W:
         now, outage = SYSTEM.now, Outage(was_reached=self._was_answered)

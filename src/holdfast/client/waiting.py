@@ -15,7 +15,7 @@ from holdfast.api.runs import RunView
 from holdfast.client import asks, run_asks
 from holdfast.core.family import fits
 from holdfast.core.states import TERMINAL
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, PlaneUnavailable
 
 LONG_POLL_S = 30.0
 SILENCE_S = 40.0
@@ -23,6 +23,8 @@ SILENCE_S = 40.0
 OUTAGE_S = 30.0
 """A plane that was reached before may be away for so long, as while it is restarted."""
 PAUSE_S = 1.0
+HEAR_S = 1.0
+"""A wait that is over has as much left for the answer that says so. What has not come by then comes too late."""
 _RUN_ENDS = ("run.succeeded", "run.failed", "run.cancelled", "run.timeout")
 
 
@@ -48,14 +50,20 @@ class Outage:
 class Times(TypedDict):
     wait_s: float
     """How long the plane may wait with its answer."""
-    tries_s: float
+    within_s: float
     """As in `Ask`."""
 
 
 def within(timeout: float | None) -> Times:
     """For one request of somebody who has so much time left; None: any."""
     left_s = float("inf") if timeout is None else timeout
-    return Times(wait_s=min(LONG_POLL_S, left_s), tries_s=left_s)
+    return Times(wait_s=min(LONG_POLL_S, left_s), within_s=left_s + HEAR_S)
+
+
+def check_time(error: HoldfastError, until: float | None, now: float) -> None:
+    """Of what was to be begun and waited for. Raises `TimeoutError` if there was no more time for another answer."""
+    if until is not None and now >= until and isinstance(error, PlaneUnavailable):
+        raise TimeoutError(f"no answer in time, and it may or may not have begun: {error}") from error
 
 
 class _Ending(Protocol):
@@ -78,7 +86,7 @@ class Waiting(Generic[T]):
     def ask(self, now: float) -> asks.Ask[T]:
         times = within(max(0.0, self._until - now))
         self._asked_until = now + times["wait_s"]
-        return replace(self._later(times["wait_s"]), tries_s=times["tries_s"])
+        return replace(self._later(times["wait_s"]), within_s=times["within_s"])
 
     def is_over(self, found: T) -> bool:
         # Runs end in the same states as jobs, written smaller.
@@ -93,9 +101,9 @@ class Waiting(Generic[T]):
 
     def pause_without(self, error: HoldfastError, outage: Outage, now: float) -> float:
         """As `pause_after`, where there was no answer. Raises the error if a plane is not worth waiting for."""
-        pause_s = outage.pause_after(error, now)
         if now >= self._until:
             raise TimeoutError(f"{self._what} had not ended when the plane was last heard of: {error}") from error
+        pause_s = outage.pause_after(error, now)
         return min(pause_s, self._until - now)
 
 

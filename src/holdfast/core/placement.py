@@ -31,10 +31,17 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     last_seen: float
     stuck: bool = False
     """It speaks, and does not take what was sent to it."""
+    unable: str = ""
+    """Why it can begin nothing now, by its own word."""
 
     @property
     def room(self) -> int:
         return self.slots + self.backlog - self.in_hand
+
+    @property
+    def wants(self) -> bool:
+        """By its own word, or somebody's about it."""
+        return not self.draining and not self.unable
 
     @property
     def load(self) -> float:
@@ -49,7 +56,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, in_hand=self.in_hand + jobs) if jobs else self
 
 
-CONDITIONS = ("ready", "stuck", "draining", "silent")
+CONDITIONS = ("ready", "stuck", "unable", "draining", "silent")
 
 
 def condition(worker: WorkerView, *, alive_since: float) -> str:
@@ -58,6 +65,8 @@ def condition(worker: WorkerView, *, alive_since: float) -> str:
         return "silent"
     if worker.draining:
         return "draining"
+    if worker.unable:
+        return "unable"
     return "stuck" if worker.stuck else "ready"
 
 
@@ -137,7 +146,7 @@ class Placing:
         self._lines: dict[tuple[str, Demand], list[tuple[float, str]]] = {}
         """For each kind of job those who would take it, the least loaded first; by their load when it was last looked at."""
         self._served: set[tuple[str, Demand]] = set()
-        self.room = sum(max(0, worker.room) for worker in self._workers.values() if not worker.draining)
+        self.room = sum(max(0, worker.room) for worker in self._workers.values() if worker.wants)
 
     def place(self, job: Job) -> str | None:
         """The worker that has it now, or None: nobody fits."""

@@ -21,7 +21,7 @@ class Warned(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signs:
     conditions: Mapping[str, int] = field(default_factory=dict)
-    """Workers by condition: ready, draining, silent, stuck."""
+    """Workers by condition: ready, draining, silent, stuck, unable."""
     waiting_longest_s: float | None = None
     waiting_longest: str = ""
     """The job."""
@@ -40,10 +40,13 @@ def warnings(signs: Signs) -> list[Warned]:
         Warned("loop-late", f"loop {name} has not ticked for {late:.0f} s", "holdfast runbook loop-stalled")
         for name, late in sorted(signs.loops_idle.items())
     ]
-    stuck, silent = signs.conditions.get("stuck", 0), signs.conditions.get("silent", 0)
+    stuck, silent, unable = (signs.conditions.get(condition, 0) for condition in ("stuck", "silent", "unable"))
     if stuck:
         summary = _counted(stuck, "worker heartbeats and takes no work", "workers heartbeat and take no work")
         found.append(Warned("workers-stuck", summary, "holdfast worker list"))
+    if unable:
+        summary = _counted(unable, "worker says that it can begin nothing", "workers say that they can begin nothing")
+        found.append(Warned("workers-unable", summary, "holdfast worker list"))
     if signs.effects_unknown:
         summary = _counted(signs.effects_unknown, "effect", "effects") + " may or may not have happened"
         found.append(Warned("effects-unknown", summary, "holdfast effect list"))

@@ -44,6 +44,7 @@ class Reason(StrEnum):
     LABELS_MISMATCH = "labels-mismatch"
     WORKERS_SILENT = "workers-silent"
     WORKERS_DRAINING = "workers-draining"
+    WORKERS_UNABLE = "workers-unable"
     WORKER_TAKES_NONE = "worker-takes-none"
     NOBODY_DISPATCHES = "nobody-dispatches"
     COMPENSATION_FAILED = "compensation-failed"

@@ -14,7 +14,15 @@ from holdfast.core.states import EffectState, State
 from holdfast.core.why import Finding, Reason, finding
 from holdfast.core.why_facts import JobFacts
 
-_NEAREST_LAST = ("other-topics", "worker-silent", "worker-stuck", "worker-draining", "labels-missing", "worker-full")
+_NEAREST_LAST = (
+    "other-topics",
+    "worker-silent",
+    "worker-stuck",
+    "worker-draining",
+    "worker-unable",
+    "labels-missing",
+    "worker-full",
+)
 """What a worker of the pool lacks. Whoever fails at a later one would have been the one to take it."""
 
 
@@ -238,6 +246,10 @@ def _all_lack(facts: JobFacts, lack: str, workers: list[str]) -> Finding:
             summary = f"every worker that could take it is draining: {names}"
             who = f"{runner}: start new ones"
             return finding(Reason.WORKERS_DRAINING, summary, since=since, who=who, then=(look, start), **known)
+        case "worker-unable":
+            summary = f"the workers that could take it say that they can begin nothing now: {names}"
+            who, then = f"{runner}: their logs say what to do", (look, f"holdfast why worker {workers[0]}")
+            return finding(Reason.WORKERS_UNABLE, summary, since=since, who=who, then=then, **known)
         case "labels-missing":
             wanted = {k.removeprefix(REQUIRE): v for k, v in job.labels.items() if k.startswith(REQUIRE)}
             summary = "no worker has the labels it requires: " + ", ".join(

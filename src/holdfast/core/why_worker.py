@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from holdfast.core.job import Job
-from holdfast.core.placement import unfit
+from holdfast.core.placement import WorkerView, unfit
 from holdfast.core.states import State
 from holdfast.core.why import Finding, Reason, finding, ranked
 from holdfast.core.why_facts import TAKEN_WITHIN_S, WorkerFacts
@@ -50,19 +50,31 @@ def _condition(facts: WorkerFacts) -> Finding:
             then=(f"holdfast worker drain {worker.id}", *look),
             **evidence,
         )
-    if worker.draining:
-        return finding(
-            Reason.WORKER_DRAINING,
-            f"it drains: it gets nothing more, and finishes {len(running)} jobs",
-            who="whoever told it to; it takes work again when it is started anew",
-            then=("holdfast worker list",),
-            **evidence,
-        )
+    if not worker.wants:
+        return _unwilling(worker, len(running), evidence)
     if idle_hands <= 0:
         return finding(Reason.WORKER_FULL, f"it is at work on {len(running)} jobs, as many as it may", **evidence)
     if not facts.in_hand and not any(_fits(facts, job) for job in facts.waiting):
         return finding(Reason.WORKER_IDLE, "it lives, has room, and there is nothing for it", **evidence)
     return finding(Reason.WORKER_FIT, f"it lives, works on {len(running)} jobs and has room for more", **evidence)
+
+
+def _unwilling(worker: WorkerView, running: int, evidence: dict[str, Any]) -> Finding:
+    if worker.draining:
+        return finding(
+            Reason.WORKER_DRAINING,
+            f"it drains: it gets nothing more, and finishes {running} jobs",
+            who="whoever told it to; it takes work again when it is started anew",
+            then=("holdfast worker list",),
+            **evidence,
+        )
+    return finding(
+        Reason.WORKERS_UNABLE,
+        f"it can begin nothing: {worker.unable}; it tries again by itself, and its jobs go to others at no cost",
+        who="whoever runs it: its log says what to do",
+        then=("holdfast worker list",),
+        **evidence,
+    )
 
 
 def _fits(facts: WorkerFacts, job: Job) -> bool:

@@ -123,7 +123,8 @@ def conclude(job: Job, outcome: Outcome, topic: Topic, *, now: float, chance: fl
         case End.HANDED_BACK:
             # The worker's doing, not the job's: it costs no attempt and no waiting.
             after = step(job, Event.HAND_BACK, now=now, attempts=job.attempts - 1, worker="", not_before=now)
-            return Change(before=job, after=after, kind="job.handed_back")
+            detail = {"error": outcome.error} if outcome.error else {}
+            return Change(before=job, after=after, kind="job.handed_back", detail=detail)
         case End.TIMED_OUT:
             # As recovery would end it, had the worker not been first.
             after = step(job, Event.EXPIRE, now=now, error=RAN_TOO_LONG)

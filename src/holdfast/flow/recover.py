@@ -19,6 +19,8 @@ from holdfast.telemetry import Telemetry
 
 DRAINING = "worker-draining"
 """A worker that leaves by its own will: no delivery is to blame for that, however often it happens."""
+UNABLE = "worker-unable"
+"""A worker that can begin nothing for a while: nor for that."""
 
 
 async def recover_jobs(
@@ -65,7 +67,7 @@ async def lose_attempts(jobs: Sequence[Job], *, reason: str, store: Store, telem
 
 def _bereaved(job: Job, reason: str) -> Action:
     if job.state is State.DISPATCHED:
-        return Action(Remedy.REQUEUE, reason) if reason == DRAINING else requeue(job, reason)
+        return Action(Remedy.REQUEUE, reason) if reason in {DRAINING, UNABLE} else requeue(job, reason)
     if job.state is not State.RUNNING:
         return Action(Remedy.NOTHING)
     if job.cancel_requested:

@@ -12,11 +12,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, cast
 
-from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+Application = Callable[..., Awaitable[None]]
+"""Of ASGI. It is passed on here, and not called: what it takes is between uvicorn and the gateway."""
 
 WHOLE = "holdfast.whole"
 """An extension of a request's scope: its `answer(media, body)` answers 200 with no more headers than those must have, and is
@@ -97,7 +100,7 @@ class Protocol(HttpToolsProtocol):
             self._served.message_event.set()
         super().connection_lost(exc)
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Application) -> None:
         self._served = cycle
         super()._start_asgi_task(cycle, app)
 

@@ -13,7 +13,7 @@ from holdfast.errors import Draining, HoldfastError, NotFound
 from holdfast.flow import execute
 from holdfast.flow.execute import Attempt, Standing
 from holdfast.flow.record import End, Outcome, record
-from holdfast.flow.recover import DRAINING, lose_attempts
+from holdfast.flow.recover import DRAINING, UNABLE, lose_attempts
 from holdfast.gateway import limits
 from holdfast.gateway.calls import Answer, Call
 from holdfast.gateway.claims import Claim
@@ -54,6 +54,8 @@ async def hello(desk: Desk, call: Call) -> Answer:
     dead = [worker for worker in said.predecessor_dead if worker in reply.predecessors]
     for worker in dead:
         await _bury(plane, worker, reason="worker-died")
+    if said.unable:
+        await _call_back(plane, said.worker, reason=UNABLE)
     reply.predecessors = [worker for worker in reply.predecessors if worker not in dead]
     plane.wake()
     return Answer(reply)
@@ -269,9 +271,14 @@ async def goodbye(desk: Desk, call: Call) -> Answer:
 async def drain(plane: Plane, worker: str) -> None:
     """Nothing more for this worker: what it has not started goes to others, what it runs it may finish."""
     plane.registry.drain(worker, now=plane.store.now())
-    waiting = [job for job in await plane.store.list_in_hand(worker, bare=True) if job.state is State.DISPATCHED]
-    await lose_attempts(waiting, reason=DRAINING, store=plane.store, telemetry=plane.telemetry)
+    await _call_back(plane, worker, reason=DRAINING)
     plane.wake()
+
+
+async def _call_back(plane: Plane, worker: str, *, reason: str) -> None:
+    """What was sent to it and has not begun."""
+    waiting = [job for job in await plane.store.list_in_hand(worker, bare=True) if job.state is State.DISPATCHED]
+    await lose_attempts(waiting, reason=reason, store=plane.store, telemetry=plane.telemetry)
 
 
 async def _bury(plane: Plane, worker: str, *, reason: str) -> None:

@@ -118,7 +118,7 @@ class Attempt:
                     # It is over, and the plane need not wait for the lease to find out.
                     done = failed("lease-lost", "the plane could not be reached to renew the lease")
                 case Stop.TIMED_OUT | Stop.CANCELLED | Stop.HANDED_BACK as why:
-                    done = Done(why.value)
+                    done = Done(why.value, error=done.error if done.outcome == "cancelled" else None)
                 case None if done.outcome == "cancelled":
                     done = failed("handler-cancelled", "the handler cancelled itself")
         return report(self.ref, done)

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from holdfast.worker.errors import BrokenWorker
+from holdfast.worker.starting import ChildDied, NotStarted, not_started
 from holdfast.worker.undertaker import Undertaker
 from holdfast.worker.wire import Ask, Begin, Broken, CancelWork, Done, Frames, Order, Ready, Word, Work, frame, word
 
@@ -31,23 +32,9 @@ START_S_MAX = 120.0
 LEAVE_S_MAX = 5.0
 
 
-class ChildDied(Exception):
-    """It is dead and reaped."""
-
-    def __init__(self, code: int) -> None:
-        ended = f"was killed by {_signal(-code)}" if code < 0 else f"exited with {code}"
-        super().__init__(f"the process that ran the handler {ended}")
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # most of the real-time ones have no name
-        return f"signal {number}"
-
-
 class Child(asyncio.Protocol):
-    """One process. `ready` and `run` end with `ChildDied`, or with what it says."""
+    """One process. `start` and `run` end with `ChildDied`, or with what it says; `run` with `NotStarted` where it is certain
+    that the process never read of the job."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -61,6 +48,10 @@ class Child(asyncio.Protocol):
         self._ending = threading.Lock()
         """Nobody is killed by a number that has become another process's, or in the middle of another job."""
         self._connected = False
+        self._was_cut = False
+        """It ended without having read all that it was told."""
+        self._told_since = False
+        """It was told something after its work: if that is what it has not read, nobody knows of the work."""
         self.jobs = 0
         self.used_up = False
         """It was told to stop something, and may still be about to: not for another job."""
@@ -68,6 +59,7 @@ class Child(asyncio.Protocol):
     async def start(self, target: str) -> Ready:
         """Raises `BrokenWorker` if the module cannot be loaded."""
         ours, theirs = socket.socketpair()
+        self._socket = ours
         command = [sys.executable, "-m", "holdfast.worker.child", str(theirs.fileno()), str(os.getpid())]
         try:
             # A group of its own: a kill reaches what the handler has started, and Ctrl-C does not reach the handler.
@@ -79,7 +71,13 @@ class Child(asyncio.Protocol):
             raise
         finally:
             theirs.close()
-        self._watch()
+        try:
+            self._watch()
+        except OSError:  # there is no descriptor left to watch it by
+            ours.close()
+            self._process.kill()
+            self._process.wait()
+            raise
         self._transport, _ = await self._loop.create_unix_connection(lambda: self, sock=ours)
         self.say(Begin(target, list(sys.path)))
         try:
@@ -94,13 +92,15 @@ class Child(asyncio.Protocol):
             self.jobs += 1
         self._asked = asked
         self._done = self._loop.create_future()
-        if self._reaped.done():
-            self._done.set_exception(ChildDied(self._reaped.result()))
         self.say(work)
+        self._told_since = False
+        if self._reaped.done():
+            self._done.set_exception(not_started(ChildDied(self._reaped.result())))
         return self._done
 
     def say(self, order: Order) -> None:
         """Nobody hears it if the child is gone; then `run` ends by that."""
+        self._told_since = True
         if self._connected:
             self._transport.write(frame(order))
 
@@ -173,6 +173,7 @@ class Child(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         # It ended, or its handler closed every descriptor: nothing can be heard of it any more.
         self._connected = False
+        self._was_cut |= exc is not None
         if self._done is not None and not self._done.done():
             self.kill()
 
@@ -198,11 +199,20 @@ class Child(asyncio.Protocol):
             return
         self._end_patience()
         self._reaped.set_result(code)
-        for waiting in (self._ready, self._done):
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(ChildDied(code))
-        if self._ready.done() and not self._ready.cancelled():
+        if not self._ready.done():
+            self._ready.set_exception(ChildDied(code))
+        if not self._ready.cancelled():
             self._ready.exception()
+        if self._connected:
+            # The kernel says so of a socket whose other end was closed with something in it.
+            self._was_cut |= self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+        # In the next turn: the transport may have been told in this one, and have yet to tell us.
+        self._loop.call_soon(self._end_work, ChildDied(code))
+
+    def _end_work(self, died: ChildDied) -> None:
+        if self._done is not None and not self._done.done():
+            never_read = self._was_cut and not self._told_since
+            self._done.set_exception(not_started(died) if never_read else died)
 
     def _end_patience(self) -> None:
         if self._patience is not None:
@@ -227,12 +237,20 @@ class Children:
 
     async def start(self) -> None:
         """Raises `BrokenWorker` if the worker cannot be loaded. One child is ready, others follow."""
-        self._idle.append(await self.take())
+        try:
+            await self.have_one()
+        except NotStarted as none:
+            # What its module has said, if that was it, is for whoever starts it.
+            raise none.__cause__ if isinstance(none.__cause__, BrokenWorker) else BrokenWorker(str(none)) from none
         for _ in range(self._warm - 1):
             self._spawn()
 
+    async def have_one(self) -> None:
+        """See to it that a child is ready. Raises `NotStarted`."""
+        self._offer(await self.take())
+
     async def take(self) -> Child:
-        """A child to run one job. Raises `BrokenWorker` or `ChildDied` if none can be started."""
+        """A child to run one job. Raises `NotStarted`."""
         while self._idle:
             child = self._idle.pop()
             if child.usable:
@@ -276,9 +294,11 @@ class Children:
             self._all.discard(child)
             if not isinstance(error, Exception):
                 raise
-            logger.warning("child.not_started error=%s", error)
+            none = not_started(error)
+            none.__cause__ = error
+            logger.warning("child.not_started error=%s next=%s", error, none.then)
             if waiting := self._next_waiting():
-                waiting.set_exception(error)
+                waiting.set_exception(none)
             return
         finally:
             self._starting -= 1
@@ -321,7 +341,9 @@ async def describe(target: str) -> tuple[dict[str, Any], dict[str, str]]:
     child = Child()
     try:
         ready = await child.start(target)
-    except ChildDied as died:
-        raise BrokenWorker(f"{target}: {died}") from died
+    except BrokenWorker:
+        raise
+    except (ChildDied, OSError) as error:
+        raise BrokenWorker(f"{target}: {not_started(error)}") from error
     await child.close()
     return ready.options, ready.isolations

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from functools import partial
 
 import msgspec
 
 from holdfast import api
+from holdfast.locks.runtime import Runtime
 from holdfast.worker.identity import Identity, is_dead
-from holdfast.worker.link import Link, Refused, Unreachable
+from holdfast.worker.link import Link, Refused, Unreachable, patiently
 from holdfast.worker.worker import Options
 
 logger = logging.getLogger("holdfast.worker")
 
 HEARTBEAT_S = 5.0
 """Until the plane has said how often it wants to hear something."""
+
+UNABLE_MAX = 256
 
 
 class Introduction:
@@ -37,19 +41,30 @@ class Introduction:
             started_at=me.started_at,
         )
         self.heartbeat_s = HEARTBEAT_S
+        self.unable = ""
+        """Why this worker can begin nothing now."""
         self.leaving = False
         """A plane that has forgotten this worker has also forgotten that it wants nothing more."""
 
     async def say(self, link: Link) -> None:
         """Say hello; and if a predecessor on this host is dead, say that as well."""
-        reply = await link.hello(self._hello)
+        hello = msgspec.structs.replace(self._hello, unable=self.unable[:UNABLE_MAX])
+        reply = await link.hello(hello)
         self.heartbeat_s = reply.heartbeat_s
         dead = [worker for worker in reply.predecessors if is_dead(worker, self._me)]
         if dead:
             logger.info("worker.predecessor_dead workers=%s", ",".join(dead))
-            await link.hello(msgspec.structs.replace(self._hello, predecessor_dead=dead))
+            await link.hello(msgspec.structs.replace(hello, predecessor_dead=dead))
         if self.leaving:
             await link.goodbye(gone=False)
+
+    async def say_able(self, link: Link, unable: str, *, runtime: Runtime) -> None:
+        """Why this worker can begin nothing from now on; or nothing: it can again. Repeated until it is heard, or it leaves."""
+        self.unable = unable
+        try:
+            await patiently(partial(self.say, link), runtime=runtime, while_=lambda: not self.leaving)
+        except (Unreachable, Refused) as error:
+            logger.warning("worker.not_registered error=%s", error)
 
     async def say_again(self, link: Link, error: Unreachable | Refused) -> bool:
         """If the error says that the plane does not know this worker: hello again. Whether that was heard."""

@@ -18,7 +18,7 @@ from typing import Any
 from holdfast.locks.runtime import SYSTEM, Runtime
 from holdfast.worker.asking import Asking
 from holdfast.worker.attempt import Attempt, Stop
-from holdfast.worker.children import ChildDied, Children
+from holdfast.worker.children import Children
 from holdfast.worker.ending import failed
 from holdfast.worker.errors import BrokenWorker
 from holdfast.worker.health import telling_health
@@ -28,7 +28,9 @@ from holdfast.worker.introduction import Introduction
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.link import Delivered, Link, Ref, Refused, Unreachable, patiently
 from holdfast.worker.outbox import Outbox
+from holdfast.worker.pause import Pause
 from holdfast.worker.refills import Refills
+from holdfast.worker.starting import ChildDied, NotStarted
 from holdfast.worker.wire import Answer, Ask, Done, Request
 from holdfast.worker.worker import Isolation, Options, Worker, match_topic
 
@@ -70,6 +72,8 @@ class Supervisor:
             if Isolation.PROCESS in isolations.values()
             else None
         )
+        tell_able = partial(self._introduction.say_able, self._link, runtime=runtime)
+        self._pause = Pause(tell_able, self._children, runtime=runtime)
         self._attempts: dict[str, Attempt] = {}
         self._queue: deque[Attempt] = deque()
         """Claimed beyond `slots`: the backlog."""
@@ -104,6 +108,8 @@ class Supervisor:
             return "draining: it takes nothing more"
         if not self._ready.is_set():
             return "the plane does not know it yet"
+        if self._pause.why:
+            return f"{self._pause.why}; it tries again, and its log says what to do"
         silent_s = self._runtime.now() - self._asked_at
         if self._refills.room() > 0 and silent_s > 3 * self._introduction.heartbeat_s:
             return f"it heartbeats, but no claim of its was answered for {silent_s:.0f} s"
@@ -228,6 +234,9 @@ class Supervisor:
     async def _claim_forever(self) -> None:
         retry_s = CLAIM_RETRY_S
         while not self._draining.is_set():
+            if self._pause.why:
+                await self._pause.sit_out()
+                self._asked_at = self._runtime.now()
             await self._refills.wait_claimable()
             room = self._refills.room()
             if room <= 0:
@@ -316,10 +325,12 @@ class Supervisor:
             return await self._run_isolated(attempt)
         except ChildDied as died:
             return failed("worker-child-died", str(died))
-        except BrokenWorker as broken:
-            return failed("worker-broken", str(broken))
-        except OSError as error:  # a timeout is one
-            return failed("worker-child-not-started", str(error))
+        except NotStarted as none:
+            if attempt.stopped is None:  # else its process was killed for that, before it read of the job
+                # The plane hears of this first: it would give the job to this worker again.
+                await self._pause.begin(none)
+                attempt.stop(Stop.HANDED_BACK)
+            return Done("cancelled", error={"code": "worker-child-not-started", "message": none.why})
         except Exception as error:
             # A mistake of ours. The attempt must end all the same, else its lease would be kept for ever.
             known = {"event": "attempt.crashed", **attempt.known()}
@@ -366,7 +377,10 @@ class Supervisor:
 
             running = child.run(attempt.work, asked)
             attempt.body, attempt.kill = stop, partial(child.kill, job=child.jobs)
-            return await running
+            done = await running
+            if child.jobs == 1:
+                self._pause.worked()
+            return done
         finally:
             attempt.body = attempt.kill = None
             self._children.give_back(child)

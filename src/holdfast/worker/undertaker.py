@@ -29,7 +29,11 @@ class Undertaker:
         self._groups.add(group)
         if not self._say(f"+{group}\n"):
             self.close()  # it was killed, or hears nothing: another one is told of all
-            self._start()
+            try:
+                self._start()
+            except OSError:
+                self._groups.discard(group)  # nobody will say when its number becomes another's
+                raise
 
     def forget(self, group: int) -> None:
         """It is gone, and its number may become another's."""
