@@ -26,7 +26,7 @@ async def network(backend: Backend) -> AsyncIterator[Network]:
 
 
 def brief(**policy: str) -> LockClass:
-    # Not briefer: after two failures that a test makes up, a third try has a fifth of it to be answered in.
+    # Not briefer: after two failures that a test makes up, the last try has a seventh of it to be answered in.
     return LockClass("job", ttl=1.8, **policy)  # type: ignore[arg-type]
 
 
