@@ -227,7 +227,9 @@ async def test_server_of_a_cluster_that_does_not_answer_leaves_time_for_the_othe
     with socket.create_server(("127.0.0.1", 0)) as silent:  # as a machine that is gone: nobody even hangs up
         seeds = ",".join(f"127.0.0.1:{port}" for port in (silent.getsockname()[1], cluster[0].port))
         async with opened(f"redis+cluster://{seeds}?namespace=c", timeout_s=1.0) as store:
-            await submitted(store)
+            job = await submitted(store)
+
+            assert await store.get_job(ACME, job.id) == job
 
 
 async def test_sentinels_name_the_primary() -> None:
