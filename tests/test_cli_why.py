@@ -169,7 +169,7 @@ def test_top_shows_how_the_plane_stands(plane: Plane) -> None:
 def test_summary_is_of_the_tenant_who_asks(plane: Plane) -> None:
     plane.json("job", "submit", "nobodys.topic", "--tenant", "umbrella")
 
-    # Topics are counted for all tenants at once, so another's answer may be younger than this job's topic.
+    # Topics are counted once for all tenants: what is told now may have been counted before this job was there.
     topics = sooner_or_later(lambda: plane.json("top", "--tenant", "umbrella")["topics"])
     mine, theirs = plane.json("top", "--tenant", "umbrella"), plane.json("top", "--tenant", "stranger")
 
