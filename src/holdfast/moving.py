@@ -12,7 +12,7 @@ import hashlib
 import os
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
@@ -111,14 +111,12 @@ async def export_store(
 
 async def _write(url: str, raw: IO[bytes], tally: Tally, *, alone: bool, packed: bool, runtime: Runtime) -> None:
     with raw:
-        out = gzip.open(raw, "wb") if packed else raw  # noqa: SIM115  (closed below, before the file itself)
-        out.write(_encode(Begin("export", FORMAT)) + b"\n")
-        async with aclosing(open_portable(url, runtime=runtime).dump(alone=alone)) as pages:
-            async for page in pages:
-                out.writelines(line + b"\n" for line in tally.add(page))
-        out.write(_encode(End(tally.sums())) + b"\n")
-        if out is not raw:
-            out.close()
+        with gzip.open(raw, "wb") if packed else nullcontext(raw) as out:
+            out.write(_encode(Begin("export", FORMAT)) + b"\n")
+            async with aclosing(open_portable(url, runtime=runtime).dump(alone=alone)) as pages:
+                async for page in pages:
+                    out.writelines(line + b"\n" for line in tally.add(page))
+            out.write(_encode(End(tally.sums())) + b"\n")
         raw.flush()
         os.fsync(raw.fileno())
 
