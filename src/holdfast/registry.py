@@ -7,16 +7,16 @@ alive until it speaks: a snapshot revives nobody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
 
 from holdfast import api
-from holdfast.core.family import fits
 from holdfast.core.job import Job
 from holdfast.core.placement import WorkerView, condition
+from holdfast.core.ranks import Ranks
 from holdfast.errors import NotFound
 from holdfast.ports import Snapshot
 
@@ -26,8 +26,6 @@ SILENT_S = 3 * HEARTBEAT_S
 FORGET_S = 3600.0
 STUCK_S = SILENT_S
 """A worker that speaks, and lets what was sent to it lie for this long, gets nothing more until it has taken it."""
-SERVING_MAX = 1000
-"""Topics for which it is kept who serves them."""
 GONE_S = 2 * SILENT_S
 """So long it is remembered that a worker has left: what a scheduler sent to it before it knew is called back."""
 
@@ -71,8 +69,9 @@ _decode = msgspec.json.Decoder(list[Word]).decode
 class Registry:
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
-        self._serving: dict[tuple[str, str], dict[str, Member]] = {}
-        """Who serves a topic in a pool, of those that were asked for since anything was last said of that."""
+        self._ranks = Ranks()
+        self._moved: set[str] = set()
+        """Members of whom anything has changed since they were ranked."""
         self._worker_of: dict[str, str] = {}
         self._snapshot: Snapshot | None = None
         self.on_change: Callable[[], None] = _nobody
@@ -83,7 +82,7 @@ class Registry:
         known = self._members.get(hello.worker)
         if known is None or known.gone:
             self._members[hello.worker] = Member(hello=hello, last_seen=now, changed_at=now)
-            self._serving.clear()
+            self._moved.add(hello.worker)
             self.on_change()
         elif known.hello == hello and not known.draining:
             self.seen(hello.worker, now=now)
@@ -91,7 +90,6 @@ class Registry:
             # What it is able to changes while it runs; whoever drained it meant it until it is started anew.
             is_same_run = hello.unable != known.hello.unable
             known.hello, known.draining, known.changed_at = hello, known.draining and is_same_run, now
-            self._serving.clear()
             self.seen(hello.worker, now=now)
             self.on_change()
         predecessors = [
@@ -110,11 +108,13 @@ class Registry:
         if member is None or member.gone:
             raise NotFound(f"worker {worker!r} is not registered; say hello")
         member.last_seen, member.doubted_at, member.heard_here = now, float("-inf"), True
+        self._moved.add(worker)
 
     def doubt(self, worker: str, *, now: float) -> None:
         """A lease of its expired: whatever it was last heard to say, it does not answer now."""
         if worker in self._members:
             self._members[worker].doubted_at = now
+            self._moved.add(worker)
 
     def drain(self, worker: str, *, now: float) -> None:
         """Give it nothing more."""
@@ -122,6 +122,7 @@ class Registry:
         if member is None or member.gone:
             raise NotFound(f"worker {worker!r} is not registered")
         member.draining, member.changed_at, member.heard_here = True, now, True
+        self._moved.add(worker)
         self.on_change()
 
     def gone(self, worker: str, *, now: float) -> None:
@@ -129,7 +130,7 @@ class Registry:
         member = self._members.get(worker)
         if member is not None:
             member.gone, member.changed_at, member.heard_here = True, now, True
-            self._serving.clear()
+            self._moved.add(worker)
             self._empty(worker, member)
             self.on_change()
 
@@ -143,12 +144,15 @@ class Registry:
             member.in_hand.add(job_id)
             member.just_taken.add(job_id)
             self._worker_of[job_id] = worker
+            self._moved.add(worker)
 
     def freed(self, job_id: str) -> None:
-        member = self._members.get(self._worker_of.pop(job_id, ""))
+        worker = self._worker_of.pop(job_id, "")
+        member = self._members.get(worker)
         if member is not None:
             member.in_hand.discard(job_id)
             member.just_taken.discard(job_id)
+            self._moved.add(worker)
 
     def in_hand(self, worker: str) -> int:
         """How many jobs were dispatched to it and have not ended."""
@@ -167,6 +171,7 @@ class Registry:
                 self._unlink(stale, worker)
             member.in_hand, member.just_taken = held, set()
             self._worker_of.update(dict.fromkeys(held, worker))
+            self._moved.add(worker)
 
     def lies_there(self, worker: str, *, for_s: float, running: int) -> None:
         """For how long something has been waiting for the worker to take it; 0: nothing does. What waits for one of its
@@ -174,6 +179,7 @@ class Registry:
         member = self._members.get(worker)
         if member is not None:
             member.stuck = for_s >= STUCK_S and running < member.hello.slots
+            self._moved.add(worker)
 
     def lost(self, job_id: str, *, now: float) -> None:
         """The lease of this job ran out: see `doubt`."""
@@ -182,12 +188,16 @@ class Registry:
     def candidates(self) -> list[WorkerView]:
         return [_view(worker, member) for worker, member in self._present()]
 
-    def candidates_for(self, jobs: Iterable[Job]) -> list[WorkerView]:
-        """Those who serve the topic of one of these jobs: of the others `placement` need not be asked."""
-        found: dict[str, Member] = {}
-        for pool, topic in {(job.pool, job.topic) for job in jobs}:
-            found |= self._who_serves(pool, topic)
-        return [_view(worker, member) for worker, member in found.items()]
+    def candidates_for(self, jobs: Collection[Job], *, alive_since: float, kept: int) -> list[WorkerView]:
+        """Those of the candidates on whom these jobs would be placed, and not many more: see `Ranks.first`."""
+        for worker in self._moved:
+            member = self._members[worker]
+            if member.gone:
+                self._ranks.drop(worker)
+            else:
+                self._ranks.put(_view(worker, member), alive_since=alive_since)
+        self._moved.clear()
+        return self._ranks.first(jobs, alive_since=alive_since, kept=kept)
 
     def silent(self, *, now: float) -> list[str]:
         """Workers that are not believed alive: gone, not heard of for too long, or doubted."""
@@ -203,7 +213,10 @@ class Registry:
             if now - (member.changed_at if member.gone else member.last_seen) >= (GONE_S if member.gone else FORGET_S):
                 self._empty(worker, member)
                 del self._members[worker]
-                self._serving.clear()
+                self._moved.discard(worker)
+                self._ranks.drop(worker)
+            elif not _is_alive(member, now):
+                self._moved.add(worker)  # it goes to the end of its rank: nobody need step over it
 
     def views(self, *, now: float) -> list[api.WorkerInfo]:
         return [
@@ -238,8 +251,6 @@ class Registry:
         Raises `msgspec.DecodeError`.
         """
         news = [self._learn(word) for word in _decode(told)]
-        if any(news):
-            self._serving.clear()
         return any(news)
 
     def to_snapshot(self, *, fence: int, seq: int, now: float) -> Snapshot:
@@ -255,6 +266,7 @@ class Registry:
 
     def _learn(self, word: Word) -> bool:
         worker = word.hello.worker
+        self._moved.add(worker)
         known = self._members.get(worker)
         if known is None:
             self._members[worker] = Member(**word._asdict(), heard_here=False)
@@ -273,18 +285,6 @@ class Registry:
             # It speaks to the other one now, which tells everybody of it.
             known.last_seen, known.heard_here = word.last_seen, False
         return has_changed
-
-    def _who_serves(self, pool: str, topic: str) -> dict[str, Member]:
-        known = self._serving.get((pool, topic))
-        if known is None:
-            if len(self._serving) >= SERVING_MAX:
-                self._serving.clear()
-            known = self._serving[pool, topic] = {
-                worker: member
-                for worker, member in self._present()
-                if member.hello.pool == pool and fits(topic, *member.hello.topics)
-            }
-        return known
 
     def _present(self) -> list[tuple[str, Member]]:
         return [(worker, member) for worker, member in self._members.items() if not member.gone]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
 from holdfast.core.job import Job, JobId, Tenant
-from holdfast.core.placement import PassedOver, Placing, WorkerView
+from holdfast.core.placement import PassedOver, Placing
 from holdfast.core.share import Quotas, Shares, Turns, is_limited, limit_of
 from holdfast.core.states import TERMINAL, State
 from holdfast.core.topic import Topics
@@ -116,7 +116,7 @@ class Scheduler(Listener):
             if shares is None and any(limit_of(job) for job in waiting):
                 shares = await self._count()
             known = _size(passed_over, shares)
-            placing = self._placing(self._registry.candidates())
+            placing = Placing(self._registry.candidates(), alive_since=self._alive_since())
             placed, left, held = self._place(self._turns.arrange(waiting), placing, shares)
             is_contended |= self._pass_over(left, passed_over, placing)
             is_all = len(jobs) < BATCH and len(placed) + len(left) + held == len(waiting)
@@ -178,9 +178,6 @@ class Scheduler(Listener):
             waits_here |= is_frozen or is_served
         return waits_here
 
-    def _placing(self, views: Iterable[WorkerView]) -> Placing:
-        return Placing(views, alive_since=self._alive_since())
-
     def _alive_since(self) -> float:
         return self._store.now() - SILENT_S
 
@@ -239,7 +236,9 @@ class Scheduler(Listener):
         free = [job for job in islice(jobs, BATCH) if self._may_give(job, now)]
         if not free:
             return {}
-        placing = self._placing(view.with_more(self._heard) for view in self._registry.candidates_for(free))
+        alive_since, kept = self._alive_since(), self._heard
+        candidates = self._registry.candidates_for(free, alive_since=alive_since, kept=kept)
+        placing = Placing(candidates, alive_since=alive_since, kept=kept)
         if self._unserved_by is not None and not placing.ready() <= self._unserved_by:
             return {}
         placed, _, _ = self._place(sorted(free, key=lambda job: -job.priority), placing, None)

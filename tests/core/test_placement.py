@@ -102,7 +102,7 @@ def one_by_one(jobs: list[Job], workers: list[WorkerView]) -> Iterator[str | Non
         fitting = [each for each in known.values() if unfit(job, "default", each, alive_since=90.0) is None]
         chosen = min(fitting, key=lambda each: (each.load, each.id), default=None)
         if chosen is not None:
-            known[chosen.id] = chosen.with_more(1)
+            known[chosen.id] = chosen.with_one_more()
         yield None if chosen is None else chosen.id
 
 

@@ -141,6 +141,27 @@ async def test_failure_1d_policy_that_is_in_force_no_more_does_not_count(
 
 
 @on_virtual_time
+async def test_failure_1d_policy_that_is_in_force_no_more_does_not_count_for_what_was_asked_before_it(
+    runtime: VirtualRuntime,
+) -> None:
+    """The approval was asked for under the first version, and given under the third."""
+    async with deciding(runtime) as desk:
+        job = await desk.pay()
+        await desk.say(job)
+        approved = await desk.stage.job(job.id)
+        for document in (rules(), rules(action="deny"), rules()):
+            await publish(document, store=desk.stage.typed_store)
+        desk.policy.publish(rules(action="deny"))
+        assert await desk.stage.dispatch(approved) is Dispatched.MOVED_ON
+        assert (await desk.stage.job(job.id), (await desk.approval(job)).state) == (approved, ApprovalState.APPROVED)
+
+        desk.policy.publish(rules())
+        assert await desk.stage.dispatch(approved) is Dispatched.SENT
+        await desk.stage.complete(await desk.stage.claim_one())
+        await desk.check()
+
+
+@on_virtual_time
 async def test_failure_1d_policy_that_asks_for_no_more_than_was_given_lets_it_run(runtime: VirtualRuntime) -> None:
     async with deciding(runtime, rules(quorum=2)) as desk:
         job = await desk.pay()

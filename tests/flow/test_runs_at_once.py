@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -154,10 +154,10 @@ async def test_of_a_wide_step_as_many_are_given_as_there_is_room_for_with_one_lo
         stage, looks = staged.stage, 0
         views = stage.registry.candidates_for
 
-        def candidates_for(jobs: Iterable[Job]) -> list[WorkerView]:
+        def candidates_for(jobs: Collection[Job], **asked: Any) -> list[WorkerView]:
             nonlocal looks
             looks += 1
-            return views(jobs)
+            return views(jobs, **asked)
 
         sides: list[dict[str, Any]] = [{"id": f"a{n}", "kind": "job", "topic": "work"} for n in range(30)]
         document = {"name": "wide", "steps": [*sides, {"id": "b", "kind": "job", "topic": "rare"}]}

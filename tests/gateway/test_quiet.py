@@ -150,6 +150,17 @@ async def test_quiet_ends_with_a_hint_and_after_a_moment(runtime: VirtualRuntime
 
 
 @on_virtual_time
+async def test_hint_for_nobody_in_particular_is_one_for_everybody(runtime: VirtualRuntime) -> None:
+    claims = Claims(runtime)
+    with claims.serving("w1") as first, claims.serving("w2") as second, claims.serving("w2") as third:
+        claims.found_nothing("w1", first, looked_at=runtime.now())
+        claims.give_hint("")
+
+        assert [claim.hint.is_set() for claim in (first, second, third)] == [True] * 3
+        assert not claims.quiet_for("w1")
+
+
+@on_virtual_time
 async def test_hint_that_came_while_somebody_looked_is_not_forgotten(runtime: VirtualRuntime) -> None:
     claims = Claims(runtime)
     with claims.serving("w1") as claim:

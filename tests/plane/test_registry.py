@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+
 import msgspec
 from flow.stage import staged
 from locks.virtual import VirtualRuntime, on_virtual_time
 
 from holdfast import api
+from holdfast.core.placement import Placing
 from holdfast.ports import Snapshot
-from holdfast.registry import Registry
+from holdfast.registry import FORGET_S, SILENT_S, Registry
+from plane.jobs import a_job
 
 
 def registry_of(*workers: str) -> Registry:
@@ -79,6 +84,46 @@ def test_other_processes_hear_that_a_worker_is_unable() -> None:
 
     assert other.learn(registry.told())
     assert [(view.condition, view.unable) for view in other.views(now=1.0)] == [("unable", "no memory")]
+
+
+def test_candidates_for_a_job_are_those_it_would_go_to_whatever_was_said_of_them_before() -> None:
+    """They are kept in order of what is known of them: nothing that changes it may be missed."""
+    chance = random.Random(13)
+    registry, other, now = registry_of("w0"), registry_of("w0"), 0.0
+
+    def hello(worker: str) -> api.Hello:
+        topics = chance.choice([["*"], ["mail.*"], ["fax.send"]])
+        unable = "no memory" if chance.random() < 0.1 else ""
+        return api.Hello(worker=worker, name=worker, topics=topics, slots=chance.randint(1, 3), unable=unable)
+
+    def say(worker: str, job_id: str) -> None:
+        """Something that a plane says to its registry."""
+        said: list[Callable[[], object]] = [
+            lambda: registry.hello(hello(worker), now=now),
+            lambda: registry.gone(worker, now=now),
+            lambda: registry.took(worker, job_id),
+            lambda: registry.took(worker, job_id),
+            lambda: registry.freed(job_id),
+            lambda: registry.holds(worker, [job_id]),
+            lambda: registry.lies_there(worker, for_s=chance.choice([0.0, FORGET_S]), running=0),
+            lambda: registry.lost(job_id, now=now),
+            lambda: registry.forget_old(now=now),
+            lambda: other.hello(hello(worker), now=now) and registry.learn(other.told()),
+        ]
+        if worker in registry.workers():
+            said += [lambda: registry.seen(worker, now=now), lambda: registry.drain(worker, now=now)]
+        chance.choice(said)()
+
+    for n in range(5000):
+        now += chance.choice([0.0, 0.5, SILENT_S / 4]) if n % 50 else FORGET_S
+        for _ in range(chance.randint(1, 3)):
+            say(f"w{chance.randint(0, 5)}", f"j{chance.randint(0, 9)}")
+        job, since = a_job(topic="mail.send"), now - SILENT_S
+        chosen, of_all = (
+            Placing(views, alive_since=since, kept=1).place(job)
+            for views in (registry.candidates_for([job], alive_since=since, kept=1), registry.candidates())
+        )
+        assert chosen == of_all
 
 
 @on_virtual_time

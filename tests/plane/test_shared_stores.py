@@ -81,9 +81,37 @@ async def test_plane_is_told_what_another_one_has_sent_to_its_worker(url: str) -
         assert await stores[0].apply([sent]) == [True]
 
         async def arrived() -> bool:
-            return told == ["w1"]
+            # Beside it each plane is told, when it has begun to listen, that something may have come for anybody.
+            return [worker for worker in told if worker] == ["w1"]
 
         await eventually(arrived)
+
+
+async def test_plane_that_could_not_hear_for_a_while_is_told_that_something_may_have_come_for_anybody(url: str) -> None:
+    async with Proxy(urlsplit(url).port or 0) as proxy, several(url) as stores:
+        deaf, told = open_store(proxy.url(url), topics=Topics(), runtime=SYSTEM), list[str]()
+
+        async def hears() -> bool:
+            with suppress(StoreUnavailable):
+                await deaf.count_jobs()  # whoever connects only to ask does so
+            return "" in told
+
+        deaf.on_arrival(told.append)
+        await deaf.open()
+        try:
+            await eventually(hears)
+            proxy.refusing = True
+            proxy.cut()
+            told.clear()
+            job = await submitted(stores[0])
+            change = sending(stores[0], job)
+            sent = Change(before=job, after=change.after, kind="x", send=Delivery("w1", job.id, change.after.fence))
+            assert await stores[0].apply([sent]) == [True]
+            proxy.refusing = False
+
+            await eventually(hears)
+        finally:
+            await deaf.close()
 
 
 async def test_transactions_on_the_same_records_in_any_order_all_end(url: str) -> None:

@@ -343,3 +343,24 @@ async def test_close_waits_for_a_scan_whose_caller_has_gone(tmp_path: Path, monk
     await closing
 
     assert asking.cancelled()
+
+
+async def test_opening_that_is_cancelled_leaves_no_writer_behind(tmp_path: Path) -> None:
+    """Joining the file goes on in its thread. Nobody closes a store that was not opened."""
+    path = tmp_path / "plane.db"
+    store = made(path)
+    await store.open()
+    await store.close()
+    blocker = apsw.Connection(str(path))
+    blocker.execute("BEGIN IMMEDIATE")
+    opening = asyncio.create_task(store.open())
+    await asyncio.sleep(0)
+    opening.cancel()
+    await asyncio.sleep(0)
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+
+    await asyncio.get_running_loop().shutdown_default_executor()  # whatever was begun has ended
+    assert "holdfast-sqlite-writer" not in {thread.name for thread in threading.enumerate()}

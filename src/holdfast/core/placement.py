@@ -52,8 +52,8 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
         """The most that a job may want of it."""
         return tuple(sorted((f"{REQUIRE}{name}", value) for name, value in self.labels.items()))
 
-    def with_more(self, jobs: int) -> WorkerView:
-        return replace(self, in_hand=self.in_hand + jobs) if jobs else self
+    def with_one_more(self) -> WorkerView:
+        return replace(self, in_hand=self.in_hand + 1)
 
 
 CONDITIONS = ("ready", "stuck", "unable", "draining", "silent")
@@ -140,13 +140,15 @@ class Placing:
     Workers are asked once for all jobs that are alike: there may be hundreds of both.
     """
 
-    def __init__(self, workers: Iterable[WorkerView], *, alive_since: float) -> None:
+    def __init__(self, workers: Iterable[WorkerView], *, alive_since: float, kept: int = 0) -> None:
+        """`kept`: room that stays free at each worker."""
         self._workers = {worker.id: worker for worker in workers}
         self._alive_since = alive_since
+        self._kept = kept
         self._lines: dict[tuple[str, Demand], list[tuple[float, str]]] = {}
         """For each kind of job those who would take it, the least loaded first; by their load when it was last looked at."""
         self._served: set[tuple[str, Demand]] = set()
-        self.room = sum(max(0, worker.room) for worker in self._workers.values() if worker.wants)
+        self.room = sum(max(0, worker.room - kept) for worker in self._workers.values() if worker.wants)
 
     def place(self, job: Job) -> str | None:
         """The worker that has it now, or None: nobody fits."""
@@ -154,12 +156,12 @@ class Placing:
         while line:
             load, chosen = line[0]
             worker = self._workers[chosen]
-            if worker.room <= 0:
+            if worker.room <= self._kept:
                 heappop(line)
             elif worker.load != load:
                 heapreplace(line, (worker.load, chosen))
             else:
-                self._workers[chosen] = worker.with_more(1)
+                self._workers[chosen] = worker.with_one_more()
                 self.room -= 1
                 return chosen
         return None

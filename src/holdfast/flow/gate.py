@@ -169,9 +169,10 @@ async def pass_gate(dispatches: Sequence[Change], *, store: Store, policy: Polic
             continue
         approval = approvals.get(job.approval)
         why = why_unusable(approval, job, now=now)
+        judged_by = policy.version  # it may hear of another while the store is asked
         if not why and not still_allows(job.decision, policy, job):
             why = POLICY_TIGHTENED
-        if why == POLICY_TIGHTENED and await _is_of_today(job, store=store):
+        if why == POLICY_TIGHTENED and not await _is_in_force(judged_by, store=store):
             passages.append(Passage(Transaction(), why))
         elif why:
             passages.append(Passage(_decided_anew(job, approval, why, policy=policy, now=now), why))
@@ -184,10 +185,10 @@ async def pass_gate(dispatches: Sequence[Change], *, store: Store, policy: Polic
     return passages
 
 
-async def _is_of_today(job: Job, *, store: Store) -> bool:
-    """Whether the job was decided by the version that is in force: another one here is an old one, which has no say."""
+async def _is_in_force(version: int, *, store: Store) -> bool:
+    """Whether the version that this process judges by is not an old one, which has no say: it hears of another with delay."""
     active = await find_active(store)
-    return active.number > 0 and (job.decision or {}).get("policy") == active.number
+    return active.number in (0, version)
 
 
 def _decided_anew(job: Job, approval: Approval | None, why: str, *, policy: Policy, now: float) -> Transaction:

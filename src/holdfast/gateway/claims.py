@@ -106,6 +106,12 @@ class Claims:
         self._quiet_until: dict[str, float] = {}
 
     def give_hint(self, worker: str) -> None:
+        """Without a name: to all of them."""
+        if not worker:
+            self._quiet_until.clear()
+            for each in self._served:
+                self.give_hint(each)
+            return
         self._quiet_until.pop(worker, None)
         if worker in self._served:
             for claim in self._served[worker]:
@@ -137,8 +143,7 @@ class Claims:
 
     def close(self) -> None:
         """Whoever waits gets its last look at once."""
-        for worker in list(self._served):
-            self.give_hint(worker)
+        self.give_hint("")
 
     @contextmanager
     def serving(self, worker: str, *, first: bool = False) -> Iterator[Claim]:

@@ -31,7 +31,8 @@ class Bus(Protocol):
         nobody settles; else 0. Whoever took it ends its job, with a dead letter, and only then settles it."""
 
     def on_arrival(self, callback: Callable[[str], None]) -> None:
-        """Call `callback(worker)` when there may be something to take. A hint."""
+        """Call `callback(worker)` when there may be something to take; with an empty name where nobody knows for whom, since
+        hints may have been missed. A hint."""
 
     def on_return(self, callback: Callable[[], None]) -> None:
         """Call `callback()` when the bus can be reached again that could not be. A hint."""

@@ -69,7 +69,8 @@ class StoreWithBus(Store, Protocol):
         """Remove them, if they are still there."""
 
     def on_arrival(self, callback: Callable[[str], None]) -> None:
-        """Call `callback(worker)`, in the store's loop, after a commit that sent it something."""
+        """Call `callback(worker)`, in the store's loop, after a commit that sent it something; with an empty name when
+        other planes are heard again: they may have sent something to anybody."""
 
 
 def open_store(url: str, *, topics: Topics, runtime: Runtime, timeout_s: float = TIMEOUT_S) -> StoreWithBus:

@@ -97,6 +97,7 @@ class News:
         """A notification; empty: some may have been missed."""
         if not text:
             self._look_until(self._told + 1)
+            self._arrived([""])
             return
         word = msgspec.json.decode(text, type=Word)
         if word.plane != self._plane:

@@ -92,10 +92,12 @@ class RedisDatabase:
             await self._listening.connected()
             # A server may come up with a clock that is behind: what is in its memory has happened before.
             await self.clock.start(self._look_at_clock, not_before=start.at)
-        except (LockError, HoldfastError, Moved, InDoubt) as failure:
+        except BaseException as failure:  # nobody closes what was not opened
             for link in (self._writing, self._reading, self._listening):
                 await link.close()
-            raise batches.translated(failure, applied=False) from None
+            if isinstance(failure, LockError | HoldfastError | Moved | InDoubt):
+                raise batches.translated(failure, applied=False) from None
+            raise
         self._batches = batches
         self.writer = BatchWriter(
             self.subject, batches, batch_max=BATCH_MAX, timeout_s=self._timeout_s, committed=self.news.committed

@@ -92,9 +92,13 @@ class SqliteStore:
             if self._runtime.inline():
                 self._join()
             else:
-                await loop.run_in_executor(None, self._join)
+                joining = loop.run_in_executor(None, self._join)
+                await asyncio.shield(joining)
         except LockError as error:
             raise translated(error) from error
+        except asyncio.CancelledError:
+            joining.add_done_callback(self._undo)  # it goes on in its thread
+            raise
         self._calls = Calls(self._part.writer, self._part, shown=self._url, timeout_s=self._timeout_s)
         self._part.listen(self, loop)
 
@@ -127,14 +131,9 @@ class SqliteStore:
         return await self._scan(lambda reads: reads.list_jobs(tenant, wanted, before, limit))
 
     async def list_dispatchable(
-        self,
-        *,
-        limit: int,
-        except_topics: Collection[str] = (),
-        except_tenants: Collection[Tenant] = (),
-        except_keys: Collection[str] = (),
-        met_by: Mapping[str, Collection[Labels]] | None = None,
-    ) -> list[Job]:
+        self, *, limit: int, except_topics: Collection[str] = (), except_tenants: Collection[Tenant] = (),
+        except_keys: Collection[str] = (), met_by: Mapping[str, Collection[Labels]] | None = None,
+    ) -> list[Job]:  # fmt: skip
         left_out = without(except_topics, except_tenants, except_keys, met_by or {})
         return await self._read_in_short(
             lambda reads: reads.list_dispatchable(self.now(), limit, self._turns, left_out)
@@ -165,14 +164,9 @@ class SqliteStore:
         return await self._write(lambda ledger: transact(ledger, transactions, self._topic_of))
 
     async def list_events(
-        self,
-        *,
-        after: int,
-        limit: int,
-        tenant: Tenant | None = None,
-        job_id: JobId | None = None,
-        run: str | None = None,
-    ) -> list[JobEvent]:
+        self, *, after: int, limit: int,
+        tenant: Tenant | None = None, job_id: JobId | None = None, run: str | None = None,
+    ) -> list[JobEvent]:  # fmt: skip
         return await self._scan(lambda reads: reads.list_events(after, limit, tenant, job_id, run))
 
     def subscribe(self, listener: Callable[[Sequence[JobEvent]], None]) -> Callable[[], None]:
@@ -334,6 +328,11 @@ class SqliteStore:
         except BaseException:
             self._leave()
             raise
+
+    def _undo(self, joining: asyncio.Future[None]) -> None:
+        """Nobody closes what was not opened."""
+        if joining.exception() is None:
+            self._leave()
 
     def _leave(self) -> None:
         if self._reader is not None:
