@@ -105,11 +105,11 @@ async def test_replay_submitted_between_looking_and_removing_keeps_its_family(tm
     first = await submitted(store, state=State.FAILED)
     limits = Limits(store.now(), store.now())
     await submitted(store)
-    found = await store._scan(lambda reads: retention.find(reads, limits, 0))
+    found = await store._file.scan(lambda reads: retention.find(reads, limits, 0))
     assert [origin.id for origin in found.going] == [first.id]
     await submitted(store, replay_of=first.id)
 
-    batch = await store._write(lambda ledger: retention.prune(ledger, found, limits))
+    batch = await store._file.write(lambda ledger: retention.prune(ledger, found, limits))
 
     assert batch.jobs == 0
     assert None not in await store.find_jobs([first.id])
@@ -123,7 +123,7 @@ async def test_removing_walks_through_no_table(tmp_path: Path) -> None:
     await store.open()
     await submitted(store, state=State.CANCELLED, payload=b"x" * 5000)
     await submitted(store)
-    connection = store._part.writer._connection
+    connection = store._file._part.writer._connection
     assert connection is not None
     seen: dict[str, Any] = {}
 

@@ -127,7 +127,7 @@ async def test_no_write_of_records_or_sessions_walks_through_a_table(tmp_path: P
     """One that does would hold up every renewal of the file."""
     store = made(tmp_path / "plane.db")
     await store.open()
-    connection = store._part.writer._connection
+    connection = store._file._part.writer._connection
     assert connection is not None
     seen: dict[str, Any] = {}
 
@@ -175,7 +175,7 @@ async def test_no_write_of_records_or_sessions_walks_through_a_table(tmp_path: P
 async def test_lists_of_records_go_by_an_index(tmp_path: Path) -> None:
     store = made(tmp_path / "plane.db")
     await store.open()
-    reader, scanner = store._reader, store._scanner
+    reader, scanner = store._file._reader, store._file._scanner
     assert reader is not None
     assert scanner is not None
     seen: dict[str, Any] = {}

@@ -101,7 +101,7 @@ async def test_full_disk_refuses_what_it_cannot_keep_and_loses_nothing(tmp_path:
     store = made(tmp_path / "plane.db")
     assert isinstance(store, SqliteStore)
     await store.open()
-    connection = store._part.writer._connection
+    connection = store._file._part.writer._connection
     assert connection is not None
     limit = connection.pragma("max_page_count", connection.pragma("page_count") + 8)
     acknowledged = []
@@ -166,7 +166,7 @@ async def test_no_write_walks_through_a_table(tmp_path: Path) -> None:
     store = made(tmp_path / "plane.db")
     assert isinstance(store, SqliteStore)
     await store.open()
-    connection = store._part.writer._connection
+    connection = store._file._part.writer._connection
     assert connection is not None
     seen: dict[str, Any] = {}
 
@@ -200,14 +200,14 @@ async def test_session_of_any_length_is_read_beside_the_loop(tmp_path: Path) -> 
     assert isinstance(store, SqliteStore)
     await store.open()
     job = await submitted(store, session="s")
-    assert store._scanner is not None
+    assert store._file._scanner is not None
     asked_by: set[int] = set()
 
     def trace(*_: object) -> bool:
         asked_by.add(threading.get_ident())
         return True
 
-    store._scanner.exec_trace = trace
+    store._file._scanner.exec_trace = trace
     assert await store.list_session(ACME, "s") == [job]
     await store.close()
 
@@ -222,12 +222,12 @@ async def test_jobs_of_many_tenants_are_listed_without_a_statement_for_each(tmp_
     await store.open()
     tenants = [Tenant(f"t{n:03}") for n in range(200)]
     await store.submit([Submission(job=a_job(tenant=one), key=None, digest="") for one in tenants for _ in range(3)])
-    assert store._reader is not None
+    assert store._file._reader is not None
     assert len(await store.list_dispatchable(limit=500)) == 500
-    before = store._reader.cache_stats()["misses"]
+    before = store._file._reader.cache_stats()["misses"]
     found = await store.list_dispatchable(limit=500)
     assert [job.tenant for job in found[:400]] == [*tenants, *tenants]
-    assert store._reader.cache_stats()["misses"] - before < 10
+    assert store._file._reader.cache_stats()["misses"] - before < 10
     await store.close()
 
 
@@ -249,8 +249,8 @@ async def test_jobs_behind_very_many_others_are_looked_for_beside_the_loop(
         asked_by.add(threading.get_ident())
         return True
 
-    assert store._scanner is not None
-    store._scanner.exec_trace = trace
+    assert store._file._scanner is not None
+    store._file._scanner.exec_trace = trace
     assert await store.list_dispatchable(limit=1, except_topics=["nobody"]) == [last]
     assert not asked_by, "what is found soon is found in place"
     monkeypatch.setattr(reads, limit, 20)
@@ -269,7 +269,7 @@ async def test_locks_and_jobs_of_a_process_share_one_writer(tmp_path: Path) -> N
         async with locks.hold(LockClass("x", ttl=5), "k") as lease:
             job = await running(store, fence=lease.fence)
         assert isinstance(store, SqliteStore)
-        assert set(store._part.writer._parts) == {"plane", "locks"}
+        assert set(store._file._part.writer._parts) == {"plane", "locks"}
     assert await store.get_job(ACME, job.id) == job  # the locks' leaving does not close the file
     await store.close()
 

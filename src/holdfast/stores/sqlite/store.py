@@ -7,13 +7,8 @@ Several processes of one host may share a file. It must not lie on a network fil
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import apsw
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core.effect import Effect, EffectPlace, Ruling
 from holdfast.core.job import Job, JobId, Tenant
@@ -22,12 +17,9 @@ from holdfast.core.record import Kind, Record
 from holdfast.core.retention import Limits
 from holdfast.core.states import EffectState, State
 from holdfast.core.topic import Topics
-from holdfast.errors import HoldfastError, NotFound, StoreUnavailable
-from holdfast.locks.errors import LockError
+from holdfast.errors import NotFound
 from holdfast.locks.stores import shown
-from holdfast.locks.stores.sqlite.calls import Calls
 from holdfast.locks.stores.sqlite.store import path_of
-from holdfast.locks.stores.sqlite.writer import MEMORY, join
 from holdfast.ports import (
     Accepted,
     Change,
@@ -48,16 +40,14 @@ from holdfast.stores import effects
 from holdfast.stores.dispatchable import without
 from holdfast.stores.retention import LOOSE, RECORDS, Found
 from holdfast.stores.sqlite import records, retention, run_retention
-from holdfast.stores.sqlite.file import PlanePart, open_reader, translated
+from holdfast.stores.sqlite.access import Access
 from holdfast.stores.sqlite.jobs import SqliteLedger
-from holdfast.stores.sqlite.reads import Reads, TooLong, Turns, in_one_snapshot, in_short
+from holdfast.stores.sqlite.reads import Turns
 from holdfast.stores.sqlite.sessions import find_busy, list_session
 from holdfast.stores.transactions import transact
 
 if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime
-
-T = TypeVar("T")
 
 
 def open_store(url: str, *, topics: Topics, runtime: Runtime, timeout_s: float) -> SqliteStore:
@@ -66,108 +56,84 @@ def open_store(url: str, *, topics: Topics, runtime: Runtime, timeout_s: float) 
 
 class SqliteStore:
     def __init__(self, path: str, url: str, *, topics: Topics, runtime: Runtime, timeout_s: float) -> None:
-        self._path = path
-        self._url = url
-        self._topics = topics
         self._topic_of = topics.get
-        self._runtime = runtime
-        self._timeout_s = timeout_s
+        self._file = Access(path, url, topics=topics, runtime=runtime, timeout_s=timeout_s)
+        self.now = self._file.now
         self._turns = Turns()
         self._listeners: list[Callable[[Sequence[JobEvent]], None]] = []
         self._arrival_listeners: list[Callable[[str], None]] = []
-        self._part: PlanePart
-        self._calls: Calls | None = None
-        self._reader: apsw.Connection | None = None
-        self._scanner: apsw.Connection | None = None
-        self._scanning = threading.Lock()
-
-    def now(self) -> float:
-        return self._part.now()
 
     async def open(self) -> None:
-        if self._calls is not None:
-            return
-        loop = asyncio.get_running_loop()
-        try:
-            if self._runtime.inline():
-                self._join()
-            else:
-                joining = loop.run_in_executor(None, self._join)
-                await asyncio.shield(joining)
-        except LockError as error:
-            raise translated(error) from error
-        except asyncio.CancelledError:
-            joining.add_done_callback(self._undo)  # it goes on in its thread
-            raise
-        self._calls = Calls(self._part.writer, self._part, shown=self._url, timeout_s=self._timeout_s)
-        self._part.listen(self, loop)
+        await self._file.open(self)
 
     async def close(self) -> None:
-        if self._calls is None:
-            return
-        self._calls.close()
-        self._calls = None
-        self._part.ignore(self)
-        if self._runtime.inline():
-            self._leave()
-        else:
-            await asyncio.get_running_loop().run_in_executor(None, self._leave)
+        await self._file.close(self)
 
     # -- jobs --------------------------------------------------------------------------------------
 
     async def submit(self, submissions: Sequence[Submission]) -> list[Accepted | KeyReused]:
-        return await self._write(lambda ledger: ledger.submit(submissions, self._topic_of))
+        return await self._file.write(lambda ledger: ledger.submit(submissions, self._topic_of))
 
     async def get_job(self, tenant: Tenant, job_id: JobId) -> Job:
-        job = await self._read(lambda reads: reads.find_job(job_id), single=True)
+        job = await self._file.read(lambda reads: reads.find_job(job_id), single=True)
         if job is None or job.tenant != tenant:
             raise NotFound(f"no job {job_id}")
         return job
 
     async def find_jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
-        return await self._read(lambda reads: reads.find_jobs(ids), single=True)
+        return await self._file.read(lambda reads: reads.find_jobs(ids), single=True)
 
     async def list_jobs(self, tenant: Tenant, wanted: JobFilter, *, before: JobId | None, limit: int) -> list[Job]:
-        return await self._scan(lambda reads: reads.list_jobs(tenant, wanted, before, limit))
+        return await self._file.scan(lambda reads: reads.list_jobs(tenant, wanted, before, limit))
 
     async def list_dispatchable(
-        self, *, limit: int, except_topics: Collection[str] = (), except_tenants: Collection[Tenant] = (),
-        except_keys: Collection[str] = (), met_by: Mapping[str, Collection[Labels]] | None = None,
-    ) -> list[Job]:  # fmt: skip
+        self,
+        *,
+        limit: int,
+        except_topics: Collection[str] = (),
+        except_tenants: Collection[Tenant] = (),
+        except_keys: Collection[str] = (),
+        met_by: Mapping[str, Collection[Labels]] | None = None,
+    ) -> list[Job]:
         left_out = without(except_topics, except_tenants, except_keys, met_by or {})
-        return await self._read_in_short(
+        return await self._file.read_in_short(
             lambda reads: reads.list_dispatchable(self.now(), limit, self._turns, left_out)
         )
 
     async def list_in_hand(self, *workers: str, bare: bool = False) -> list[Job]:
-        return await self._read(lambda reads: reads.list_in_hand(workers, bare=bare))
+        return await self._file.read(lambda reads: reads.list_in_hand(workers, bare=bare))
 
     async def list_session(self, tenant: Tenant, session: str) -> list[Job]:
-        return await self._scan(lambda reads: list_session(reads.execute, tenant, session))
+        return await self._file.scan(lambda reads: list_session(reads.execute, tenant, session))
 
     async def find_busy(self, tenant: Tenant, session: str) -> Job | None:
-        return await self._scan(lambda reads: find_busy(reads.execute, tenant, session))
+        return await self._file.scan(lambda reads: find_busy(reads.execute, tenant, session))
 
     async def list_recoverable(self, *, states: Collection[State], limit: int, after: str = "") -> Overdue:
-        return await self._scan(lambda reads: reads.list_recoverable(self.now(), states, limit, after))
+        return await self._file.scan(lambda reads: reads.list_recoverable(self.now(), states, limit, after))
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
-        return await self._write(lambda ledger: ledger.apply(changes, self._topic_of))
+        return await self._file.write(lambda ledger: ledger.apply(changes, self._topic_of))
 
     async def renew_leases(self, leases: Sequence[tuple[JobId, int]]) -> list[Job | None]:
-        return await self._write(lambda ledger: ledger.renew_leases(leases, self._topic_of), urgent=True)
+        return await self._file.write(lambda ledger: ledger.renew_leases(leases, self._topic_of), urgent=True)
 
     async def add_notes(self, notes: Sequence[Note]) -> None:
-        await self._write(lambda ledger: ledger.add_notes(notes))
+        await self._file.write(lambda ledger: ledger.add_notes(notes))
 
     async def transact(self, transactions: Sequence[Transaction]) -> list[bool]:
-        return await self._write(lambda ledger: transact(ledger, transactions, self._topic_of))
+        return await self._file.write(lambda ledger: transact(ledger, transactions, self._topic_of))
 
     async def list_events(
-        self, *, after: int, limit: int,
-        tenant: Tenant | None = None, job_id: JobId | None = None, run: str | None = None,
-    ) -> list[JobEvent]:  # fmt: skip
-        return await self._scan(lambda reads: reads.list_events(after, limit, tenant, job_id, run))
+        self,
+        *,
+        after: int,
+        limit: int,
+        tenant: Tenant | None = None,
+        job_id: JobId | None = None,
+        run: str | None = None,
+    ) -> list[JobEvent]:
+        return await self._file.scan(lambda reads: reads.list_events(after, limit, tenant, job_id, run))
 
     def subscribe(self, listener: Callable[[Sequence[JobEvent]], None]) -> Callable[[], None]:
         self._listeners.append(listener)
@@ -179,48 +145,57 @@ class SqliteStore:
         return end
 
     async def count_jobs(self) -> dict[tuple[Tenant, State], int]:
-        return await self._read(lambda reads: reads.count_jobs())
+        return await self._file.read(lambda reads: reads.count_jobs())
 
     async def count_topics(self) -> dict[tuple[Tenant, str], int]:
-        return await self._scan(lambda reads: reads.count_topics())
+        return await self._file.scan(lambda reads: reads.count_topics())
 
     async def count_active(self) -> dict[tuple[Tenant, str, str], int]:
-        return await self._scan(lambda reads: reads.count_active())
+        return await self._file.scan(lambda reads: reads.count_active())
 
     # -- records -----------------------------------------------------------------------------------
 
     async def get_record(self, kind: Kind, tenant: Tenant, record_id: str) -> Record:
-        record = await self._read(lambda reads: records.find(reads.execute, kind, tenant, record_id), single=True)
+        record = await self._file.read(lambda reads: records.find(reads.execute, kind, tenant, record_id), single=True)
         if record is None:
             raise NotFound(f"no {kind} {record_id}")
         return record
 
     async def find_records(self, kind: Kind, tenant: Tenant, ids: Sequence[str]) -> list[Record | None]:
-        return await self._read(
+        return await self._file.read(
             lambda reads: [records.find(reads.execute, kind, tenant, one) for one in ids], single=len(ids) == 1
         )
 
     async def list_records(
-        self, kind: Kind, tenant: Tenant, *, state: str | None = None, parent: str | None = None,
-        after: str | None = None, before: str | None = None, limit: int,
-    ) -> list[Record]:  # fmt: skip
+        self,
+        kind: Kind,
+        tenant: Tenant,
+        *,
+        state: str | None = None,
+        parent: str | None = None,
+        after: str | None = None,
+        before: str | None = None,
+        limit: int,
+    ) -> list[Record]:
         # An index knows the state or the parent: with both, all of a parent's may have to be looked at.
-        return await (self._scan if state is not None and parent else self._read)(
+        return await (self._file.scan if state is not None and parent else self._file.read)(
             lambda reads: records.list_records(
                 reads.execute, kind, tenant, state=state, parent=parent, after=after, before=before, limit=limit
             )
         )
 
     async def count_records(self, kind: Kind, tenant: Tenant, *, states: Collection[str]) -> dict[str, int]:
-        return await self._read(lambda reads: records.count(reads.execute, kind, tenant, states))
+        return await self._file.read(lambda reads: records.count(reads.execute, kind, tenant, states))
 
     async def list_due(self, kind: Kind, *, limit: int) -> list[Record]:
-        return await self._read(lambda reads: records.list_due(reads.execute, kind, self.now(), limit), single=True)
+        return await self._file.read(
+            lambda reads: records.list_due(reads.execute, kind, self.now(), limit), single=True
+        )
 
     # -- effects -----------------------------------------------------------------------------------
 
     async def prepare_effect(self, job_id: JobId, fence: int, key: str, *, idempotent: bool) -> tuple[Effect, Ruling]:
-        return await self._write(lambda ledger: effects.prepare(ledger, job_id, fence, key, idempotent=idempotent))
+        return await self._file.write(lambda ledger: effects.prepare(ledger, job_id, fence, key, idempotent=idempotent))
 
     async def commit_effect(self, job_id: JobId, fence: int, key: str, result: bytes | None) -> Effect:
         return await self._settle(job_id, fence, key, EffectState.COMMITTED, result)
@@ -229,82 +204,94 @@ class SqliteStore:
         return await self._settle(job_id, fence, key, EffectState.ABSENT, None)
 
     async def _settle(self, job_id: JobId, fence: int, key: str, state: EffectState, result: bytes | None) -> Effect:
-        return await self._write(
+        return await self._file.write(
             lambda ledger: effects.settle(
                 ledger, job_id, fence, key, state=state, result=result, topic_of=self._topic_of
             )
         )
 
     async def resolve_effect(
-        self, tenant: Tenant, job_id: JobId, key: str, *, state: EffectState, result: bytes | None, note: str,
+        self,
+        tenant: Tenant,
+        job_id: JobId,
+        key: str,
+        *,
+        state: EffectState,
+        result: bytes | None,
+        note: str,
         records: Sequence[RecordChange] = (),
-    ) -> Effect:  # fmt: skip
-        return await self._write(
+    ) -> Effect:
+        return await self._file.write(
             lambda ledger: effects.resolve(
                 ledger, tenant, job_id, key, self._topic_of, state=state, result=result, note=note, records=records
             )
         )
 
     async def list_effects(
-        self, tenant: Tenant, *, state: EffectState | None = None, job_id: JobId | None = None,
-        after: EffectPlace | None = None, limit: int = 100,
-    ) -> list[Effect]:  # fmt: skip
-        return await self._scan(lambda reads: reads.list_effects(tenant, state, job_id, after, limit))
+        self,
+        tenant: Tenant,
+        *,
+        state: EffectState | None = None,
+        job_id: JobId | None = None,
+        after: EffectPlace | None = None,
+        limit: int = 100,
+    ) -> list[Effect]:
+        return await self._file.scan(lambda reads: reads.list_effects(tenant, state, job_id, after, limit))
 
     # -- dead letters, workers ---------------------------------------------------------------------
 
     async def list_dead_letters(self, tenant: Tenant, *, before: int | None, limit: int) -> list[DeadLetter]:
-        return await self._scan(lambda reads: reads.list_dead_letters(tenant, before, limit))
+        return await self._file.scan(lambda reads: reads.list_dead_letters(tenant, before, limit))
 
     async def get_dead_letter(self, tenant: Tenant, number: int) -> DeadLetter:
-        letter = await self._read(lambda reads: reads.find_dead_letter(tenant, number))
+        letter = await self._file.read(lambda reads: reads.find_dead_letter(tenant, number))
         if letter is None:
             raise NotFound(f"no dead letter {number}")
         return letter
 
     async def replay_dead_letter(self, tenant: Tenant, number: int, submission: Submission) -> Accepted:
-        return await self._write(
+        return await self._file.write(
             lambda ledger: effects.replay_dead_letter(ledger, tenant, number, submission, self._topic_of)
         )
 
     async def write_snapshot(self, snapshot: Snapshot) -> bool:
-        return await self._write(lambda ledger: ledger.write_snapshot(snapshot))
+        return await self._file.write(lambda ledger: ledger.write_snapshot(snapshot))
 
     async def read_snapshot(self) -> Snapshot | None:
-        return await self._read(lambda reads: reads.read_snapshot())
+        return await self._file.read(lambda reads: reads.read_snapshot())
 
     # -- retention ---------------------------------------------------------------------------------
 
     async def prune(self, limits: Limits, *, after: int = 0) -> Pruned:
         if after >= LOOSE:
-            loose = await self._scan(lambda reads: retention.find_loose(reads, limits, after))
+            loose = await self._file.scan(lambda reads: retention.find_loose(reads, limits, after))
             return await self._remove(loose, lambda ledger: retention.prune_loose(ledger, loose))
         if after >= RECORDS:
-            ended = await self._scan(lambda reads: run_retention.find(reads, limits, after))
+            ended = await self._file.scan(lambda reads: run_retention.find(reads, limits, after))
             return await self._remove(ended, lambda ledger: run_retention.prune(ledger, ended, limits))
-        found = await self._scan(lambda reads: retention.find(reads, limits, after))
+        found = await self._file.scan(lambda reads: retention.find(reads, limits, after))
         return await self._remove(found, lambda ledger: retention.prune(ledger, found, limits))
 
     async def _remove(self, found: Found[Any], verb: Callable[[SqliteLedger], Pruned]) -> Pruned:
         """It was looked for beside the writer, who is asked only for what can go."""
-        return await self._write(verb) if found.going else Pruned(0, found.after)
+        return await self._file.write(verb) if found.going else Pruned(0, found.after)
 
     async def pruned_until(self, tenant: Tenant | None = None) -> int:
-        return await self._read(lambda reads: retention.pruned_until(reads, tenant))
+        return await self._file.read(lambda reads: retention.pruned_until(reads, tenant))
 
     # -- for the bus in the store ------------------------------------------------------------------
 
     async def list_deliveries(self, worker: str, *, limit: int) -> list[Delivery]:
-        return await self._read(lambda reads: reads.list_deliveries(worker, limit), single=True)
+        return await self._file.read(lambda reads: reads.list_deliveries(worker, limit), single=True)
 
     async def list_outbox(self, *, limit: int) -> list[Delivery]:
-        return await self._read(lambda reads: reads.list_outbox(limit))
+        return await self._file.read(lambda reads: reads.list_outbox(limit))
 
     async def settle_deliveries(self, deliveries: Sequence[Delivery]) -> None:
         """Remove them. Mostly the change that started the job has done so already: then nothing is written."""
-        left = await self._read(lambda reads: [d for d in deliveries if reads.has_delivery(d)])
+        left = await self._file.read(lambda reads: [d for d in deliveries if reads.has_delivery(d)])
         if left:
-            await self._write(lambda ledger: ledger.settle(left))
+            await self._file.write(lambda ledger: ledger.settle(left))
 
     def on_arrival(self, callback: Callable[[str], None]) -> None:
         self._arrival_listeners.append(callback)
@@ -316,84 +303,3 @@ class SqliteStore:
         for worker in sorted(arrivals):
             for callback in self._arrival_listeners:
                 callback(worker)
-
-    def _join(self) -> None:
-        part = join(self._path, self._url, self._runtime, "plane", lambda writer: PlanePart(writer, self._runtime))
-        assert isinstance(part, PlanePart)
-        self._part = part
-        try:
-            part.writer.prepare(lambda connection: part.adopt_topics(connection, self._topics))
-            if not self._path.startswith(MEMORY):
-                self._reader, self._scanner = open_reader(self._path), open_reader(self._path)
-        except BaseException:
-            self._leave()
-            raise
-
-    def _undo(self, joining: asyncio.Future[None]) -> None:
-        """Nobody closes what was not opened."""
-        if joining.exception() is None:
-            self._leave()
-
-    def _leave(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-        if self._scanner is not None:
-            with self._scanning:  # a scan goes on when its caller has been cancelled
-                self._scanner.close()
-        self._reader = self._scanner = None
-        self._part.writer.leave()
-
-    async def _write(self, verb: Callable[[SqliteLedger], T | HoldfastError], *, urgent: bool = False) -> T:
-        try:
-            answer: T = await self._open_calls().call(verb, urgent=urgent)
-        except LockError as error:
-            raise translated(error) from error
-        return answer
-
-    async def _read(self, question: Callable[[Reads], T], *, single: bool = False) -> T:
-        """For what an index answers at once: asked in place, which is cheaper than asking another thread.
-        `single` is a question of one statement."""
-        if self._reader is None:
-            return await self._read_in_memory(question)
-        return self._answer(self._reader, question, single=single)
-
-    async def _read_in_short(self, question: Callable[[Reads], T]) -> T:
-        """For what is mostly answered at once."""
-        try:
-            return await self._read(question if self._reader is None else partial(in_short, question))
-        except TooLong:
-            return await self._scan(question)
-
-    async def _scan(self, question: Callable[[Reads], T]) -> T:
-        """For what may have to look at many rows: the loop does not wait for it."""
-        if self._scanner is None:
-            return await self._read_in_memory(question)
-        if self._runtime.inline():
-            return self._answer(self._scanner, question)
-
-        def scan(scanner: apsw.Connection) -> T:
-            with self._scanning:
-                return self._answer(scanner, question)
-
-        return await asyncio.get_running_loop().run_in_executor(None, scan, self._scanner)
-
-    def _answer(self, connection: apsw.Connection, question: Callable[[Reads], T], *, single: bool = False) -> T:
-        try:
-            return question(Reads(connection)) if single else in_one_snapshot(connection, question)
-        except apsw.Error as error:
-            raise translated(self._part.writer.typed(error)) from error
-
-    def _read_in_memory(self, question: Callable[[Reads], T]) -> Awaitable[T]:
-        """A database in memory has one connection: the writer's."""
-        self._open_calls()
-
-        def ask(ledger: SqliteLedger) -> T:
-            ledger.finish()
-            return question(ledger.reads)
-
-        return self._write(ask)
-
-    def _open_calls(self) -> Calls:
-        if self._calls is None:
-            raise StoreUnavailable(self._url, "the store is not open", applied=False)
-        return self._calls
