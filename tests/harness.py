@@ -62,10 +62,10 @@ async def eventually(read: Callable[[], Awaitable[T]], *, within_s: float = 10.0
     return value
 
 
-def sooner_or_later(read: Callable[[], T], *, within_s: float = 10.0) -> T:
-    """`eventually`, for a test without an event loop."""
+def sooner_or_later(read: Callable[[], T], *, within_s: float = 10.0, every_s: float = 0.01) -> T:
+    """`eventually`, for a test without an event loop. Seldomer where to read costs something."""
     deadline = time.monotonic() + within_s
     while not (value := read()):
         assert time.monotonic() < deadline, "never happened"
-        time.sleep(0.01)
+        time.sleep(every_s)
     return value

@@ -7,18 +7,21 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from harness import sooner_or_later
 
 from holdfast.api import JobView
 from holdfast.cli import cli
 from holdfast.client import Client
 
 PATIENCE_S = 60.0
+
+until = partial(sooner_or_later, within_s=PATIENCE_S, every_s=0.1)
 
 
 @pytest.fixture
@@ -45,13 +48,6 @@ def heard(demo: subprocess.Popen[str]) -> str:
         if line.startswith("Ctrl-C"):
             break
     return said
-
-
-def until(happened: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def runs(pid: int) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 
 import redis
 import servers
+from harness import sooner_or_later
 
 from holdfast.locks.errors import Unavailable
 from holdfast.locks.port import BlockingStore, Grant, LockStore
@@ -18,6 +18,8 @@ from holdfast.locks.stores.redis.store import open_blocking_store
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32
 LONG = 60_000
+FORMED_S_MAX = 20.0
+"""Of a cluster: until all of its nodes know of each other."""
 
 
 @asynccontextmanager
@@ -122,7 +124,10 @@ def formed_cluster() -> Iterator[list[servers.Server]]:
             first.cluster("ADDSLOTSRANGE", 0, 8191)
             second.cluster("ADDSLOTSRANGE", 8192, 16383)
             first.cluster("MEET", "127.0.0.1", nodes[1].port, buses[1])
-            until(lambda: all(node.cluster("INFO")["cluster_state"] == "ok" for node in (first, second)))
+            sooner_or_later(
+                lambda: all(node.cluster("INFO")["cluster_state"] == "ok" for node in (first, second)),
+                within_s=FORMED_S_MAX,
+            )
         yield nodes
     finally:
         for started in nodes:
@@ -138,16 +143,9 @@ def replica_of(primary: servers.Server) -> Iterator[servers.Server]:
         with client(primary) as at_primary, client(joining) as at_replica:
             of = at_primary.cluster("MYID")
             at_primary.cluster("MEET", "127.0.0.1", joining.port, bus)
-            until(lambda: of in str(at_replica.cluster("NODES")))
+            sooner_or_later(lambda: of in str(at_replica.cluster("NODES")), within_s=FORMED_S_MAX)
             at_replica.cluster("REPLICATE", of)
             replicated(at_primary)
         yield joining
     finally:
         joining.remove()
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline, "the cluster never formed"
-        time.sleep(0.02)

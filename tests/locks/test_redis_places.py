@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import servers
-from harness import eventually
+from harness import eventually, sooner_or_later
 from tls_door import certified, tls_door
 
 from holdfast.locks.errors import StoreRefused, Unavailable
@@ -19,6 +19,7 @@ from holdfast.locks.stores.redis.cluster import slot_of, slot_tags
 from holdfast.locks.stores.redis.sentinel import Sentinels
 from holdfast.locks.stores.redis.wire import parse_url
 from locks.redis_setup import (
+    FORMED_S_MAX,
     LONG,
     A,
     B,
@@ -32,7 +33,6 @@ from locks.redis_setup import (
     replica_of,
     replicated,
     sentinel_server,
-    until,
 )
 
 pytest_plugins = ["locks.redis_fixtures"]
@@ -237,7 +237,7 @@ async def test_cluster_is_followed_to_the_replica_that_took_over(prefix: str) ->
                     assert not await _sync_answers(sync_store, key)
 
                     at_replica.cluster("FAILOVER", "TAKEOVER")
-                    until(lambda: str(replica.port) in str(at_second.cluster("SLOTS")))
+                    sooner_or_later(lambda: str(replica.port) in str(at_second.cluster("SLOTS")), within_s=FORMED_S_MAX)
 
                     await eventually(lambda: granted_yet(store, key), within_s=30)
                     await eventually(lambda: _sync_answers(sync_store, key), within_s=30)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any, TypeVar, cast
 import apsw
 import pytest
 from flow.faulty_store import Fault, FaultyStore, Rule
+from harness import sooner_or_later
 from plane_shell import Plane, plane_in_thread
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -35,11 +35,7 @@ _MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"([^"]*)"')
 
 
 def until(happened: Callable[[], T]) -> T:
-    deadline = time.monotonic() + WITHIN_S
-    while not (found := happened()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
-    return found
+    return sooner_or_later(happened, within_s=WITHIN_S, every_s=0.05)
 
 
 def store_of(plane: Plane) -> str:

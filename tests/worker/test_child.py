@@ -19,7 +19,7 @@ from holdfast.worker.starting import ChildDied, NotStarted
 from holdfast.worker.wire import Answer, Ask, Done, Report, Work
 
 SOURCE = """
-import asyncio, os, signal, sys, threading, time
+import asyncio, os, signal, socket, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from holdfast.worker import Job, SyncJob, Worker
 
@@ -124,6 +124,18 @@ def print_all(job: SyncJob):
         print("warned", file=sys.stderr)
         sys.stdout.flush()
         return [file.fileno() > 2, sys.stdin.read()]
+
+def hang_up(number, frame):
+    for number in range(3, 64):
+        try:
+            socket.socket(fileno=os.dup(number)).shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+@worker.task("expect.sync")
+def expect(job: SyncJob):
+    signal.signal(signal.SIGUSR2, hang_up)
 
 @worker.task("elsewhere.sync")
 def elsewhere(job: SyncJob):
@@ -285,6 +297,17 @@ async def test_child_that_was_dead_already_has_not_begun_its_job(child: Child) -
 
     with pytest.raises(NotStarted):
         await child.run(work("wait.sync"), lambda ask: None)
+
+
+async def test_child_that_has_hung_up_and_lives_on_has_not_begun_its_job(child: Child) -> None:
+    await told(child, "expect.sync")
+    os.kill(child.pid, signal.SIGUSR2)
+    while child.usable:
+        await asyncio.sleep(0)
+
+    async with asyncio.timeout(20):
+        with pytest.raises(NotStarted, match="SIGKILL"):
+            await child.run(work("wait.sync"), lambda ask: None)
 
 
 async def test_child_that_was_told_more_than_its_job_may_have_begun_it(child: Child) -> None:

@@ -94,6 +94,10 @@ class Child(asyncio.Protocol):
         self._done = self._loop.create_future()
         self.say(work)
         self._told_since = False
+        if self._transport.is_closing():
+            # It was not sent. Its process may be about to be reaped, or may never end by itself.
+            self._was_cut = True
+            self.kill()
         if self._reaped.done():
             self._done.set_exception(not_started(ChildDied(self._reaped.result())))
         return self._done

@@ -9,6 +9,7 @@ from holdfast.core.effect import Effect, EffectPlace
 from holdfast.core.job import Job, JobId, Tenant
 from holdfast.core.placement import REQUIRE
 from holdfast.core.states import EffectState, State
+from holdfast.locks.stores.postgres.free import array
 from holdfast.ports import DeadLetter, Delivery, JobEvent, JobFilter, Overdue, Snapshot
 from holdfast.stores.dispatchable import Without
 from holdfast.stores.postgres.link import Lines
@@ -58,7 +59,7 @@ _DISPATCHABLE = f"""
     WITH RECURSIVE here AS MATERIALIZED (
         SELECT (-priority) AS urgency FROM holdfast_jobs WHERE {_READY} > $1 ORDER BY (-priority) LIMIT 1
     ), start AS MATERIALIZED (
-        SELECT coalesce((SELECT t.tenant FROM here JOIN unnest($2::int[], $3::text[]) AS t(urgency, tenant)
+        SELECT coalesce((SELECT t.tenant FROM here JOIN unnest($2::text::int[], $3::text[]) AS t(urgency, tenant)
                          USING (urgency)), '') COLLATE "C" AS tenant
     ), ahead AS (
         (SELECT tenant FROM holdfast_jobs WHERE {_READY} = (SELECT urgency FROM here)
@@ -146,7 +147,7 @@ class Reads:
         rows = await self._fetch(
             _DISPATCHABLE,
             after,
-            list(self._turns),
+            array(list(self._turns)),
             list(self._turns.values()),
             now,
             room,

@@ -38,6 +38,17 @@ def is_uniform(columns: Columns) -> bool:
     return bool(ttls.count(ttls[0]) == fences.count(fences[0]) == len(ttls))
 
 
+def answers_of(row: Sequence[Any]) -> tuple[dict[str, int], dict[int, tuple[int, str, int | None]]]:
+    """The fences by key of what `holdfast_batch` did at once; and by position fence, holder and remaining ms of what it did
+    one by one. Numbers come as texts."""
+    keys, fences, *late_columns = (column or () for column in row)
+    late = {
+        int(at) - 1: (int(fence), holder, remaining_ms and int(remaining_ms))
+        for at, fence, holder, remaining_ms in zip(*late_columns, strict=True)
+    }
+    return dict(zip(keys, map(int, fences), strict=True)), late
+
+
 @lru_cache(maxsize=BATCH_MAX * 20)
 def digest_of(token: str) -> str:
     # Whatever somebody takes for a token: one that cannot be encoded would end the batch it shares with others.

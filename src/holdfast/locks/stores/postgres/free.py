@@ -23,7 +23,7 @@ PLAN = """
 """
 
 # Both answer with how many were done and, for the rare case that those do not all have one answer, with their keys and
-# fences. Their time is when the server got the statement: before any wait for a row, as in `postgres.sql`.
+# fences, as texts like all arrays. Their time is when the server got the statement: before any wait for a row, as in `postgres.sql`.
 _ACQUIRE = """
     WITH mint AS MATERIALIZED (
         SELECT holdfast_mint(statement_timestamp()) AS least
@@ -38,7 +38,7 @@ _ACQUIRE = """
     )
     SELECT count(*), min(fence),
            CASE WHEN count(*) < $1::int OR min(fence) < max(fence) THEN array_agg(key) END,
-           CASE WHEN count(*) < $1::int OR min(fence) < max(fence) THEN array_agg(fence) END
+           CASE WHEN count(*) < $1::int OR min(fence) < max(fence) THEN array_agg(fence::text) END
     FROM granted
 """
 # A release need not survive a crash of the server, as in `holdfast_batch`.
@@ -54,7 +54,7 @@ _RELEASE = """
     )
     SELECT count(*), 1::bigint,
            CASE WHEN count(*) < $1::int THEN array_agg(key) END,
-           CASE WHEN count(*) < $1::int THEN array_agg(fence) END,
+           CASE WHEN count(*) < $1::int THEN array_agg(fence::text) END,
            set_config('synchronous_commit', 'off', true)
     FROM ended
 """
@@ -74,7 +74,7 @@ _RELEASE_TOGETHER = """
     )
     SELECT leases, 1::bigint,
            CASE WHEN leases < $1::int THEN keys END,
-           CASE WHEN leases < $1::int THEN fences END,
+           CASE WHEN leases < $1::int THEN fences::text[] END,
            set_config('synchronous_commit', 'off', true)
     FROM together
 """
@@ -105,7 +105,7 @@ def fences_done(row: Sequence[Any], keys: Sequence[str]) -> Mapping[str, int]:
     if fence is not None:
         return dict.fromkeys(keys, fence)
     _, _, some_keys, some_fences, *_ = row
-    return dict(zip(some_keys or (), some_fences or (), strict=True))
+    return dict(zip(some_keys or (), map(int, some_fences or ()), strict=True))
 
 
 def array(values: Sequence[object]) -> str:

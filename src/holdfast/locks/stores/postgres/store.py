@@ -30,6 +30,7 @@ from holdfast.locks.stores.postgres.batch import (
     DIGEST_CHARS,
     Columns,
     Request,
+    answers_of,
     digest_of,
     in_order,
     is_uniform,
@@ -65,12 +66,13 @@ WAITING_MAX = 10_000
 #: No fence is so high, and no bigint.
 FENCE_END = 2**63
 
-# Arrays travel as text: the driver's own encoding of them costs more than the statement.
+# Arrays travel as text: the driver's own encoding of them costs more than the statement, and to read any but texts it asks
+# on each connection what their type is, which costs more than dozens of them.
 _BATCH = """
-    SELECT * FROM holdfast_batch(
-        $1, $2, $3, $4::text::text[], $5::text::text[], $6::text::int[], $7::text::int[], $8::text::int[])
+    SELECT done_keys, done_fences::text[], late_at::text[], late_fences::text[], late_holders, late_remaining_ms::text[]
+    FROM holdfast_batch($1, $2, $3, $4::text::text[], $5::text::text[], $6::text::int[], $7::text::int[], $8::text::int[])
 """
-_RENEW = "SELECT holdfast_renew($1::text::text[], $2::text::text[], $3::text::int[])"
+_RENEW = "SELECT holdfast_renew($1::text::text[], $2::text::text[], $3::text::int[])::text[]"
 _EVICT = "SELECT holdfast_evict($1, $2, $3)"
 _FIND = "SELECT * FROM holdfast_holders WHERE key = $1"
 # No key sorts after its prefix and the last code point: the scan of the index ends there.
@@ -234,7 +236,7 @@ class PostgresStore:
 
         def answer(rows: list[asyncpg.Record]) -> None:
             for done, standing in zip(waiting, rows[0][0], strict=True):
-                _settle(done, _STANDINGS[standing])
+                _settle(done, _STANDINGS[int(standing)])
 
         arguments = (quoted_array(keys), array(digests), array(ttls))
         return _Exchange(_RENEW, arguments, min(deadlines), waiting, answer)
@@ -300,9 +302,7 @@ class PostgresStore:
         )
 
         def answer(rows: list[asyncpg.Record]) -> None:
-            done_keys, done_fences, *late_columns = (column or () for column in rows[0])
-            late = {at - 1: answer for at, *answer in zip(*late_columns, strict=True)}
-            self._settle_batch(batch, digests, dict(zip(done_keys, done_fences, strict=True)), late)
+            self._settle_batch(batch, digests, *answers_of(rows[0]))
 
         return _Exchange(_BATCH, arguments, min(deadlines), waiting, answer)
 
