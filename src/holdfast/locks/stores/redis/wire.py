@@ -8,6 +8,7 @@ import re
 import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -205,10 +206,16 @@ _heads = [_head(n, _EVALSHA) for n in range(ITEMS_PER_RUN_MAX + 1)]
 def acquire_item(token: str, ttl_ms: int, queue_ms: int, fences: int) -> str:
     if not token:  # here as well, because a call for each item is felt
         require_token(token)
+    return _terms(ttl_ms, queue_ms, fences) + token
+
+
+@lru_cache
+def _terms(ttl_ms: int, queue_ms: int, fences: int) -> str:
+    """What an acquire asks for: the same for all of a class, so it is checked and written once."""
     # Checked here, because one bad item would fail the run that it shares with others.
     if ttl_ms < 1 or queue_ms < 0 or not 1 <= fences <= FENCES_PER_GRANT_MAX:
         raise ValueError(f"ttl_ms {ttl_ms}, queue_ms {queue_ms} or fences {fences} is out of range")
-    return f"A {ttl_ms} {queue_ms} {fences} {token}"
+    return f"A {ttl_ms} {queue_ms} {fences} "
 
 
 def release_item(token: str) -> str:
