@@ -112,7 +112,7 @@ async def test_schedule_60_nothing_acknowledged_is_lost_by_a_power_cut(recorder:
     said = Acknowledged()
     store = opened(recorder.folder)
     await store.open()
-    connection = store._part.writer._connection  # type: ignore[attr-defined]
+    connection = store._file._part.writer._connection  # type: ignore[attr-defined]
     connection.execute("PRAGMA wal_autocheckpoint = 60")  # often enough to be cut in its middle
     async with Locks(f"sqlite:///{recorder.folder / 'plane.db'}", classes=[LOCK]) as locks:
         await asyncio.gather(*(work(store, locks, recorder, said) for _ in range(CLIENTS)))

@@ -140,12 +140,13 @@ class PlaneStory(Witness):
         self.jobs = cast(Any, open_store(url, topics=TOPICS, runtime=self.server.runtime))
         self.open(self.jobs)
         # Reads share the only connection of a database in memory: no write is ever under way beside them.
-        self.jobs._reader = self.jobs._scanner = self.jobs._part.writer._connection
+        file = self.jobs._file
+        file._reader = file._scanner = file._part.writer._connection
         self.store = open_lock_store(
             url, holder="store", prefix="holdfast:", runtime=self.server.runtime, timeout_s=LEASE_S
         )
         self.open(self.store)
-        self._disk = Disk(self, self.jobs._part.writer._connection, rage_s=self.rage_s)
+        self._disk = Disk(self, self.jobs._file._part.writer._connection, rage_s=self.rage_s)
 
     def _strikes(self) -> list[Callable[[], None]]:
         """What can befall this kind of store."""
