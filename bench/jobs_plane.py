@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -101,9 +101,12 @@ def cpu_s(pid: int) -> float:
 
 
 def children(pid: int) -> list[int]:
-    # A thread's children are listed with the thread.
-    listed = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for each in listed for child in each.read_text().split()]
+    # A thread's children are listed with the thread. One that ends while it is looked at has none.
+    found: list[int] = []
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found += map(int, listed.read_text().split())
+    return found
 
 
 def kill(pid: int) -> None:
