@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 import servers
-from harness import eventually
 from locks.redis_setup import dropping_replies, replicated, sentinel_server
 
 from holdfast.core.job import JobId, Tenant, amend, next_fence
@@ -22,9 +21,8 @@ from holdfast.core.retention import Limits
 from holdfast.core.states import Event
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import StoreUnavailable
-from holdfast.locks.runtime import SYSTEM
 from holdfast.ports import Accepted, Change, Delivery, JobFilter, Note, RecordChange, Submission
-from holdfast.stores import StoreWithBus, open_store
+from holdfast.stores import StoreWithBus
 from holdfast.stores.redis.link import SETTLE, WRITE
 from plane.jobs import ACME, a_job, a_record, dispatched, new, recoverable, running, sending, stepped, stored, submitted
 from plane.redis_namespaces import named, opened, raw, url  # noqa: F401
@@ -34,32 +32,6 @@ pytest_plugins = ["locks.redis_fixtures"]
 
 def submission(**changes: Any) -> Submission:
     return Submission(job=a_job(**changes), key=None, digest="")
-
-
-async def test_opening_that_is_cancelled_leaves_no_connection_behind(url: str, raw: redis.Redis) -> None:
-    """Nobody closes a store that was not opened."""
-
-    def connections() -> set[str]:
-        return {client["id"] for client in raw.client_list() if client["name"] == "holdfast"}
-
-    before, was_opened = connections(), False
-    for turns in (2**n for n in range(30)):
-        store = open_store(url, topics=Topics(), runtime=SYSTEM)
-        opening = asyncio.create_task(store.open())
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        opening.cancel()
-        await asyncio.wait([opening])
-        if not opening.cancelled():
-            was_opened = True
-            await store.close()
-            break
-
-    async def are_those_of_before() -> bool:
-        return connections() <= before
-
-    assert was_opened, "until then it was cancelled, later each time"
-    await eventually(are_those_of_before)
 
 
 # -- who writes when -------------------------------------------------------------------------------

@@ -93,6 +93,7 @@ class RedisDatabase:
             # A server may come up with a clock that is behind: what is in its memory has happened before.
             await self.clock.start(self._look_at_clock, not_before=start.at)
         except BaseException as failure:  # nobody closes what was not opened
+            await self.news.close()
             for link in (self._writing, self._reading, self._listening):
                 await link.close()
             if isinstance(failure, LockError | HoldfastError | Moved | InDoubt):

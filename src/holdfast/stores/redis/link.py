@@ -177,6 +177,9 @@ class PlaneLink:
             raise
         if connection.ended.done():
             raise self._away("connection lost")
+        if not self._is_open:
+            connection.drop("the store was closed")
+            raise self._away("the store was closed")
         self._line = line
 
     async def _beside(self, place: Place) -> Connection:
