@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -21,7 +22,9 @@ def importing(url: str, seconds: float, module: str) -> Figures:
 
 def _taken_s(module: str) -> float:
     command = [sys.executable, "-c", _TIMED.format(module=module)]
-    return float(subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout)
+    # As it is for a user: compiled before, whatever the environment says of this.
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}
+    return float(subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True, text=True).stdout)
 
 
 def _rows(samples: Sequence[Sample]) -> list[Row]:
