@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from locks.virtual import VirtualRuntime, on_virtual_time
+from plane.jobs import bare
 
 from flow.stage import ACME, Stage, staged
 from flow.telling import undelivered
@@ -48,7 +49,7 @@ async def test_reject_names_the_job_that_is_there(runtime: VirtualRuntime) -> No
             await order(stage, SessionPolicy.REJECT)
 
         assert (caught.value.status, caught.value.code, caught.value.job_id) == (409, "session-busy", first.id)
-        assert await stage.inner.list_session(ACME, CHAT) == [first]
+        assert await stage.inner.list_session(ACME, CHAT) == [bare(first)]
 
 
 @undelivered
@@ -91,7 +92,7 @@ async def test_of_many_at_once_only_one_is_first(runtime: VirtualRuntime, count:
 
         [winner] = [answer for answer in answers if isinstance(answer, Job)]
         assert all(isinstance(a, SessionBusy) and a.job_id == winner.id for a in answers if a is not winner)
-        assert await stage.inner.list_session(ACME, CHAT) == [winner]
+        assert await stage.inner.list_session(ACME, CHAT) == [bare(winner)]
 
 
 @undelivered
@@ -142,7 +143,7 @@ async def test_interrupt_stops_what_waits_and_asks_what_runs_to_stop(runtime: Vi
 async def test_rollback_is_said_on_every_job_that_it_stopped(runtime: VirtualRuntime, end: End) -> None:
     async with staged(runtime) as stage:
         running = await stage.begun(session=CHAT)
-        waiting = await order(stage)
+        waiting = await order(stage, payload=b'{"to":"x"}')
         await order(stage, SessionPolicy.ROLLBACK)
         await stage.complete(running, end, error={"code": "boom", "message": ""})
 
@@ -150,6 +151,8 @@ async def test_rollback_is_said_on_every_job_that_it_stopped(runtime: VirtualRun
             assert job.state is State.CANCELLED
             assert job.error is not None
             assert job.error["code"] == "rolled_back"
+        # Payloads are not read to stop their jobs, and stay.
+        assert (await stage.job(waiting.id)).payload == waiting.payload != b""
 
 
 @on_virtual_time

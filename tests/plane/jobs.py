@@ -84,6 +84,11 @@ def a_job(**changes: Any) -> Job:
     return replace(usual, **changes)
 
 
+def bare(job: Job) -> Job:
+    """As it is listed where nobody asks for its payload."""
+    return replace(job, payload=b"")
+
+
 def an_effect(**changes: Any) -> Effect:
     usual = Effect(
         tenant=ACME,

@@ -25,7 +25,7 @@ from holdfast.stores.sqlite import reads
 from holdfast.stores.sqlite.file import PLANE_VERSION
 from holdfast.stores.sqlite.reads import Reads
 from holdfast.stores.sqlite.store import SqliteStore
-from plane.jobs import ACME, ManualRuntime, a_job, dispatched, recoverable, running, stepped, submitted
+from plane.jobs import ACME, ManualRuntime, a_job, bare, dispatched, recoverable, running, stepped, submitted
 
 
 def made(path: Path, runtime: Runtime = SYSTEM, topics: Topics | None = None) -> StoreWithBus:
@@ -208,7 +208,7 @@ async def test_session_of_any_length_is_read_beside_the_loop(tmp_path: Path) -> 
         return True
 
     store._file._scanner.exec_trace = trace
-    assert await store.list_session(ACME, "s") == [job]
+    assert await store.list_session(ACME, "s") == [bare(job)]
     await store.close()
 
     assert asked_by

@@ -80,7 +80,8 @@ class Store(Protocol):
         `LISTED_PAYLOAD_MAX` is empty, and is not even read."""
 
     async def list_session(self, tenant: Tenant, session: str) -> list[Job]:
-        """All live jobs of a session, however many, in order of id: who interrupts it stops every one."""
+        """All live jobs of a session, however many, in order of id: who interrupts it stops every one. With empty payloads,
+        which are not even read."""
 
     async def find_busy(self, tenant: Tenant, session: str) -> Job | None:
         """A job that makes the session busy (`Job.makes_busy`), whichever it is; None: there is none. Does not read the

@@ -177,7 +177,7 @@ class Reads:
 
     async def list_session(self, tenant: Tenant, session: str) -> list[Job]:
         rows = await self._fetch(
-            f"{SELECT_JOB} WHERE tenant = $1 AND session = $2 AND session <> '' AND look_at IS NOT NULL ORDER BY id",
+            f"{SELECT_BARE_JOB} WHERE tenant = $1 AND session = $2 AND session <> '' AND look_at IS NOT NULL ORDER BY id",
             tenant,
             session,
         )

@@ -115,16 +115,21 @@ class RedisReads:
         ids = sorted(job_id for each in listed for job_id in each)
         if not ids:
             return []
-        if bare:
-            [rows] = await self._asking.ask(("HMGET", self._keys.jobs, *ids))
-            jobs = [bare_job(row) for row in rows if row is not None]
-        else:
-            jobs = _there(await self._jobs("IDS", *ids))
+        jobs = await self._bare(ids) if bare else _there(await self._jobs("IDS", *ids))
         # Meanwhile another plane may have been faster.
         return [job for job in jobs if job.worker in workers and job.state in AT_WORK]
 
     async def list_session(self, tenant: Tenant, session: str) -> list[Job]:
-        return _there(await self._jobs("ZRANGE", self._keys.session(tenant, session), 0, -1))
+        [ids] = await self._asking.ask(("ZRANGE", self._keys.session(tenant, session), 0, -1))
+        # One that has ended meanwhile is there still, and live no more.
+        return [job for job in await self._bare(ids) if not job.is_terminal]
+
+    async def _bare(self, ids: Sequence[bytes]) -> list[Job]:
+        """Those that are there, without their payloads."""
+        if not ids:
+            return []
+        [rows] = await self._asking.ask(("HMGET", self._keys.jobs, *ids))
+        return [bare_job(row) for row in rows if row is not None]
 
     async def find_busy(self, tenant: Tenant, session: str) -> Job | None:
         low = "-"

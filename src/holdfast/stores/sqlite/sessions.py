@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.core.job import UNDO, Job, JobId
 from holdfast.stores.rows import job_of, json_text
-from holdfast.stores.sqlite.rows import SELECT_JOB
+from holdfast.stores.sqlite.rows import SELECT_BARE_JOB, SELECT_JOB
 
 _LIVE = (
     "FROM holdfast_jobs INDEXED BY holdfast_jobs_in_session "
@@ -65,5 +65,5 @@ def find_busy(execute: Callable[..., Any], tenant: str, session: str, but: Colle
 
 
 def list_session(execute: Callable[..., Any], tenant: str, session: str) -> list[Job]:
-    rows = execute(f"{SELECT_JOB} {_LIVE} ORDER BY id", (tenant, session))
+    rows = execute(f"{SELECT_BARE_JOB} {_LIVE} ORDER BY id", (tenant, session))
     return [job_of(row) for row in rows.fetchall()]
