@@ -6,6 +6,7 @@ import logging
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx2
@@ -130,18 +131,33 @@ def test_refusal_does_not_steer_the_terminal() -> None:
     assert STEERING.findall(Failed(f"no: {EVIL}").format_message()) == []
 
 
-def test_log_for_people_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+@contextmanager
+def logging_for_people() -> Iterator[logging.Logger]:
     root = logging.getLogger()
     kept, root.handlers = root.handlers, []
     try:
         log_to_stderr(verbose=False, log_format="text")
+        yield logging.getLogger("holdfast")
+    finally:
+        root.handlers = kept
+
+
+def test_log_for_people_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_for_people() as log:
         try:
             raise ValueError(EVIL)
         except ValueError:
-            logging.getLogger("holdfast").exception("attempt.failed %s", EVIL)
-    finally:
-        root.handlers = kept
+            log.exception("attempt.failed %s", EVIL)
     shown = capsys.readouterr().err
 
     assert "ValueError" in shown
     assert STEERING.findall(shown) == []
+
+
+def test_what_somebody_says_is_no_line_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_for_people() as log:
+        log.warning("lock.policy_changed reason=%s", "mine\n2026-11-19 ERROR holdfast job.lost")
+    shown = capsys.readouterr().err
+
+    assert len(shown.splitlines()) == 1
+    assert "job.lost" in shown

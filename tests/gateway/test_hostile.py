@@ -261,6 +261,47 @@ async def test_head_without_end_is_not_kept(served: Served, before: bytes) -> No
     assert sent < 64 << 20
 
 
+@pytest.mark.parametrize(
+    "piece",
+    [b"x: y\r\n" * 2_000, b"x: " + b"y" * 10_000, b"1;x=" + b"y" * 10_000, b"0" * 10_000],
+    ids=["trailers", "one trailer", "extension of a chunk", "length of a chunk"],
+)
+async def test_what_is_about_a_body_without_being_of_it_is_not_kept(served: Served, piece: bytes) -> None:
+    """A hundred megabytes of it, of somebody without a key, took a gigabyte, or all the time of the plane."""
+    sent = 0
+    async with connected(served) as (_, writer):
+        writer.write(
+            b"POST /v1/jobs HTTP/1.1\r\n" + HOST + b"transfer-encoding: chunked\r\n\r\n%x\r\n" % len(JOB) + JOB
+        )
+        writer.write(b"\r\n0\r\n" if piece.startswith(b"x") else b"\r\n")
+        with pytest.raises(ConnectionError):  # in the middle of what it sends
+            while sent < 8 << 20:
+                writer.write(piece if not sent or piece.endswith(b"\n") else piece[-1:] * 10_000)
+                sent += 10_000
+                await writer.drain()
+
+    assert (await served.client.list()).items == []
+
+
+@pytest.mark.parametrize(
+    "trailer", [b"authorization: Bearer k", b"holdfast-tenant: b", b"holdfast-actor: b", b"idempotency-key: b"]
+)
+async def test_what_comes_behind_a_body_is_no_header(tmp_path: Path, trailer: bytes) -> None:
+    """Whoever stands before the plane, and takes away what callers say of themselves, has not looked there."""
+    chunked = HOST + b"transfer-encoding: chunked\r\nconnection: close\r\n"
+    body = b"\r\n%x\r\n" % len(JOB) + JOB + b"\r\n0\r\n" + trailer + b"\r\n\r\n"
+    async with serving(tmp_path, api_key="k") as served:
+        said = []
+        for key in ([], [b"authorization: Bearer k\r\n"], [b"authorization: Bearer k\r\n"]):
+            async with connected(served) as (reader, writer):
+                writer.write(b"".join([b"POST /v1/jobs HTTP/1.1\r\n", chunked, *key, body]))
+                said.append(int((await heard(reader)).split()[1]))
+        jobs = (await served.client.list()).items
+
+    assert said == [401, 202, 202]
+    assert [job.actor for job in jobs] == ["", ""]
+
+
 @pytest.mark.parametrize("upgrade", [H2C, b"connection: upgrade\r\nupgrade: websocket\r\n"], ids=["h2c", "websocket"])
 @pytest.mark.parametrize("framing", [b"content-length: 19\r\n\r\n", b"transfer-encoding: chunked\r\n\r\n13\r\n"])
 async def test_body_of_who_wants_another_protocol_is_no_request_of_its_own(

@@ -15,7 +15,7 @@ from gateway.conftest import Served, serving
 from holdfast import errors
 from holdfast.client import AsyncClient
 from holdfast.gateway import limits, problems, schedules, webhooks
-from holdfast.gateway.limits import BATCH_BYTES_MAX, DEPTH_MAX
+from holdfast.gateway.limits import BATCH_BYTES_MAX, DEPTH_MAX, EXTREMES_MAX
 from holdfast.locks import LockError
 
 DEEP = b'{"topic":"t","payload":%b%b}' % (b"[" * (DEPTH_MAX + 8), b"]" * (DEPTH_MAX + 8))
@@ -57,6 +57,36 @@ async def test_many_brackets_are_not_depth(served: Served) -> None:
     job = await served.client.submit("t", {"text": "[" * 500, "rows": [[n] for n in range(500)]})
 
     assert (await served.client.get(job.id)).payload["rows"][499] == [499]
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [
+        (b"9.0e294", 422),
+        (b"1E+300", 422),
+        (b"2.2e-0308", 422),
+        (b"1e-99999", 422),
+        (b"1.5e199", 202),
+        (b'"9e294"', 202),
+    ],
+)
+async def test_numbers_that_take_long_to_read_are_few(served: Served, number: bytes, status: int) -> None:
+    """A request full of them would leave the plane no time for anybody else."""
+    few, many = ([number] * (EXTREMES_MAX + more) for more in (0, 1))
+    answers = [
+        await served.http.post("/v1/jobs", content=b'{"topic":"t","payload":[%b]}' % b",".join(numbers))
+        for numbers in (few, many)
+    ]
+
+    assert [answer.status_code for answer in answers] == [202, status]
+
+
+async def test_text_that_does_not_end_is_not_looked_through_again_and_again(served: Served) -> None:
+    body = b"[%b" % (b"1e200," * (EXTREMES_MAX + 1)) + b'"' + b'\\"' * 1_000_000
+    async with asyncio.timeout(10):
+        answer = await served.http.post("/v1/jobs:batch", content=body)
+
+    assert answer.status_code == 422
 
 
 async def test_member_of_a_batch_that_is_too_deep_fails_alone(served: Served) -> None:

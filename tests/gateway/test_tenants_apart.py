@@ -6,6 +6,7 @@ A route that is not judged here fails the first test: whoever adds one says what
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,17 @@ def test_every_route_is_judged() -> None:
     assert {f"{one.method} {one.path}" for one in ROUTES if one.open} == {
         route for route, line in TABLE.items() if line is ANYBODY
     }
+
+
+def test_proxy_that_is_recommended_lets_no_tenant_change_what_is_of_all() -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/tenants.md").read_text()
+    [only_looked_at] = re.findall(r"location ~ (\S+) \{\n +limit_except GET \{ deny all; \}", page)
+    closed = {
+        f"{method} {path}" for method, path, _ in lines(*Judged) if method != "GET" and re.search(only_looked_at, path)
+    }
+
+    of_all = {f"{method} {path}" for method, path, _ in lines(Judged.SHARED, Judged.WORKERS) if method != "GET"}
+    assert closed == {*of_all, "POST /v1/policy:simulate"}
 
 
 @dataclass

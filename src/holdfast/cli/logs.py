@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import click
 
-from holdfast.cli.output import printable_lines
+from holdfast.cli.output import printable, printable_lines
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "event", "taskName"}
 """What every record has; the rest is what somebody said about an event."""
@@ -37,10 +37,17 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """For people, on a terminal: an error may have been worded by whoever submitted the job."""
+    """For people, on a terminal: an error may have been worded by whoever submitted the job.
+
+    What is said about an event is one line, whatever is in it: else a reason could go on with the line of another event. A
+    traceback is below it.
+    """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (the library's name)
+        return printable(super().formatMessage(record))
 
     def format(self, record: logging.LogRecord) -> str:
         return printable_lines(super().format(record))

@@ -35,7 +35,7 @@ READ_S = 60.0
 """Whoever has so much unread that no more is written to them, and reads nothing for so long, is hung up on: the rest of an
 answer may be megabytes, and is kept for them."""
 HEAD_BYTES_MAX = 64 << 10
-"""More than that of a head that does not end is not kept."""
+"""More than that of a head that does not end is not kept; nor of what stands between and behind the pieces of a body."""
 PIECE_BYTES = 16 << 10
 """No more is parsed at once, and nothing while a request waits behind another: one that is parsed takes a hundred times the
 memory that it takes on the wire."""
@@ -79,6 +79,7 @@ class Protocol(HttpToolsProtocol):
     _unread: asyncio.TimerHandle | None = None
     """Runs while what was written last has not been read."""
     _head_bytes = 0
+    """Since the head began, or since the last byte of a body."""
     _began = False
     """A first head has come: there is a cycle."""
     _served: RequestResponseCycle | None = None
@@ -154,7 +155,7 @@ class Protocol(HttpToolsProtocol):
     def _not_whole(self, came: int, *, is_first: bool) -> None:
         if is_first:
             self._head_bytes = 0  # nobody knows how much of it was of requests before it
-        elif self._is_in_head():
+        else:
             self._head_bytes += came
             if self._head_bytes > HEAD_BYTES_MAX:
                 self._refuse(431)
@@ -196,6 +197,16 @@ class Protocol(HttpToolsProtocol):
         if self._is_in_head():
             return not self._began or self.cycle.response_complete
         return not self.pipeline and not self.cycle.response_started
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # The parser tells what comes behind a body in the same way, and uvicorn adds it to the headers, which are being gone by: a
+        # proxy that has taken away what callers say of themselves has not looked there.
+        if self._is_in_head():
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
         # The parser takes what follows such a head for another protocol. We speak none, and go on with HTTP: a body would be
