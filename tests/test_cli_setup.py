@@ -241,21 +241,28 @@ def test_a_module_without_its_worker_is_told_how_to_name_it() -> None:
     assert "holdfast worker sums:worker" in done.stderr
 
 
-def test_a_worker_with_the_wrong_api_key_is_exit_code_5(plane: Plane, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "key", "code", "named"),
+    [((), "wrong", 5, "HOLDFAST_API_KEY"), (("--pool", "a b"), API_KEY, 2, "$.pool")],
+)
+def test_a_worker_that_the_plane_refuses_is_told_what_to_look_at(
+    options: tuple[str, ...], key: str, code: int, named: str, plane: Plane, tmp_path: Path
+) -> None:
     (tmp_path / "sums.py").write_text(TASKS)
 
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast", "worker", "sums.py:worker"],
+        [sys.executable, "-m", "holdfast", "worker", "sums.py:worker", *options],
         cwd=tmp_path,
-        env={**os.environ, "HOLDFAST_URL": plane.url, "HOLDFAST_API_KEY": "wrong"},
+        env={**os.environ, "HOLDFAST_URL": plane.url, "HOLDFAST_API_KEY": key},
         capture_output=True,
         text=True,
         check=False,
         timeout=30,
     )
 
-    assert done.returncode == 5, done.stderr
-    assert "HOLDFAST_API_KEY" in done.stderr
+    assert done.returncode == code, done.stderr
+    assert named in done.stderr
+    assert ("HOLDFAST_API_KEY" in done.stderr) == (code == 5)
 
 
 def test_files_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
