@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from harness import sooner_or_later
 from plane_shell import API_KEY, Plane, one_line, plane_in_thread
 
 from holdfast.cli import cli
@@ -183,6 +184,32 @@ def test_a_plane_on_a_store_that_keeps_nothing_works_and_says_so(tmp_path: Path,
     assert told[0].startswith("holdfast is up at ")
     assert "store.not_safe code=not-kept" in told[1]
     assert up.end() == (0, "")
+
+
+def test_a_second_plane_on_a_file_is_told_of_the_first(tmp_path: Path, processes: list[Process]) -> None:
+    first = Process("up", "--port", "0", cwd=tmp_path)
+    processes.append(first)
+    assert first.line().startswith("holdfast is up at ")
+    sooner_or_later((tmp_path / "holdfast.db-plane").exists)
+    second = Process("up", "--port", "0", cwd=tmp_path)
+    processes.append(second)
+    assert second.line().startswith("holdfast is up at ")
+
+    told = second.line()
+    while "store.not_safe" in told:  # where the folder is in memory
+        told = second.line()
+
+    assert "store.not_alone another plane works on holdfast.db. Stop one of them" in told
+    assert (first.end()[0], second.end()[0]) == (0, 0)
+
+
+def test_a_plane_works_without_its_mark_beside_the_file(tmp_path: Path, processes: list[Process]) -> None:
+    (tmp_path / "holdfast.db-plane").mkdir()
+    up = Process("up", "--port", "0", cwd=tmp_path)
+    processes.append(up)
+
+    assert up.line().startswith("holdfast is up at ")
+    assert up.end()[0] == 0
 
 
 def test_a_worker_whose_plane_is_away_says_so_while_it_waits(tmp_path: Path, processes: list[Process]) -> None:
