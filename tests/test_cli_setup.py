@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from harness import sooner_or_later
 from plane_shell import API_KEY, Plane, one_line, plane_in_thread
 
 from holdfast.cli import cli
@@ -185,6 +186,32 @@ def test_a_plane_on_a_store_that_keeps_nothing_works_and_says_so(tmp_path: Path,
     assert up.end() == (0, "")
 
 
+def test_a_second_plane_on_a_file_is_told_of_the_first(tmp_path: Path, processes: list[Process]) -> None:
+    first = Process("up", "--port", "0", cwd=tmp_path)
+    processes.append(first)
+    assert first.line().startswith("holdfast is up at ")
+    sooner_or_later((tmp_path / "holdfast.db-plane").exists)
+    second = Process("up", "--port", "0", cwd=tmp_path)
+    processes.append(second)
+    assert second.line().startswith("holdfast is up at ")
+
+    told = second.line()
+    while "store.not_safe" in told:  # where the folder is in memory
+        told = second.line()
+
+    assert "store.not_alone another plane works on holdfast.db. Stop one of them" in told
+    assert (first.end()[0], second.end()[0]) == (0, 0)
+
+
+def test_a_plane_works_without_its_mark_beside_the_file(tmp_path: Path, processes: list[Process]) -> None:
+    (tmp_path / "holdfast.db-plane").mkdir()
+    up = Process("up", "--port", "0", cwd=tmp_path)
+    processes.append(up)
+
+    assert up.line().startswith("holdfast is up at ")
+    assert up.end()[0] == 0
+
+
 def test_a_worker_whose_plane_is_away_says_so_while_it_waits(tmp_path: Path, processes: list[Process]) -> None:
     (tmp_path / "sums.py").write_text(TASKS)
     worker = Process("worker", "sums.py:worker", "--url", "http://127.0.0.1:9", cwd=tmp_path)
@@ -241,21 +268,28 @@ def test_a_module_without_its_worker_is_told_how_to_name_it() -> None:
     assert "holdfast worker sums:worker" in done.stderr
 
 
-def test_a_worker_with_the_wrong_api_key_is_exit_code_5(plane: Plane, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "key", "code", "named"),
+    [((), "wrong", 5, "HOLDFAST_API_KEY"), (("--pool", "a b"), API_KEY, 2, "$.pool")],
+)
+def test_a_worker_that_the_plane_refuses_is_told_what_to_look_at(
+    options: tuple[str, ...], key: str, code: int, named: str, plane: Plane, tmp_path: Path
+) -> None:
     (tmp_path / "sums.py").write_text(TASKS)
 
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast", "worker", "sums.py:worker"],
+        [sys.executable, "-m", "holdfast", "worker", "sums.py:worker", *options],
         cwd=tmp_path,
-        env={**os.environ, "HOLDFAST_URL": plane.url, "HOLDFAST_API_KEY": "wrong"},
+        env={**os.environ, "HOLDFAST_URL": plane.url, "HOLDFAST_API_KEY": key},
         capture_output=True,
         text=True,
         check=False,
         timeout=30,
     )
 
-    assert done.returncode == 5, done.stderr
-    assert "HOLDFAST_API_KEY" in done.stderr
+    assert done.returncode == code, done.stderr
+    assert named in done.stderr
+    assert ("HOLDFAST_API_KEY" in done.stderr) == (code == 5)
 
 
 def test_files_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import gc
 import logging
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
@@ -31,7 +33,7 @@ from holdfast.observed import observed
 from holdfast.ports import Bus
 from holdfast.posting import posting
 from holdfast.roles import ALL, Role
-from holdfast.stores import inspect_store, is_shared, lock_prefix, open_store
+from holdfast.stores import file_of, inspect_store, is_shared, lock_prefix, open_store
 from holdfast.telemetry import Telemetry
 from holdfast.wiring import CLASSES, Wiring
 
@@ -149,7 +151,8 @@ async def up(
         _collect_less()
         announce(url)
         await _warn_of_broken_promises(settings.store)
-        await stop.wait()
+        with _seen_by_others(settings.store):
+            await stop.wait()
 
 
 async def _warn_of_broken_promises(store: str) -> None:
@@ -162,6 +165,34 @@ async def _warn_of_broken_promises(store: str) -> None:
         if ailment.severity is Severity.BROKEN:
             event = {"event": "store.not_safe", "code": ailment.code}
             logger.warning("store.not_safe code=%s %s. %s", ailment.code, ailment.summary, ailment.fix, extra=event)
+
+
+@contextlib.contextmanager
+def _seen_by_others(store: str) -> Iterator[None]:
+    """Planes on one file lose nothing, but hear of each other's jobs only when they look. Who has started a second one by
+    mistake is told so, by a mark beside the file that goes with its process, also by a kill."""
+    file = None if is_shared(store) else file_of(store)
+    if file is None or file.name.startswith(":memory:"):
+        yield
+        return
+    try:
+        mark = os.open(f"{file}-plane", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:  # no room for it, or not ours to write: that costs a warning, not a plane
+        yield
+        return
+    try:
+        fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        logger.warning(
+            "store.not_alone another plane works on %s. Stop one of them: of a job that one is given, workers and "
+            "clients of the other hear up to half a minute later",
+            file,
+            extra={"event": "store.not_alone"},
+        )
+    try:
+        yield
+    finally:
+        os.close(mark)
 
 
 def _collect_less() -> None:

@@ -6,6 +6,7 @@ A real bank would know a repetition by its key. This one does not, so that every
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 
 from holdfast.worker import Job, Worker
 
@@ -19,7 +20,7 @@ async def book(job: Job) -> int:
 
 
 def enter(bank: str, item: int, idempotency_key: str) -> int:
-    with sqlite3.connect(bank, timeout=20, isolation_level=None) as connection:
+    with closing(sqlite3.connect(bank, timeout=20, isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous = OFF")  # processes die here, the machine does not
         connection.execute("INSERT INTO entries VALUES (?, ?)", (idempotency_key, item))
     return item

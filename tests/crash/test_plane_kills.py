@@ -153,7 +153,7 @@ class Planes:
 
 
 def unfinished(store: Path) -> int:
-    with sqlite3.connect(f"file:{store}?mode=ro", uri=True) as connection:
+    with contextlib.closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True)) as connection:
         marks = ", ".join("?" * len(TERMINAL))
         sql = f"SELECT count(*) FROM holdfast_jobs WHERE state NOT IN ({marks})"
         count: int = connection.execute(sql, TERMINAL).fetchone()[0]
@@ -161,7 +161,7 @@ def unfinished(store: Path) -> int:
 
 
 def judge(store: Path, load: Load) -> None:
-    with sqlite3.connect(f"file:{store}?mode=ro", uri=True) as connection:
+    with contextlib.closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True)) as connection:
         jobs = dict(connection.execute("SELECT id, state FROM holdfast_jobs").fetchall())
         events = connection.execute(
             "SELECT number, job_id, kind, fence FROM holdfast_events ORDER BY number"

@@ -112,6 +112,38 @@ def test_a_drill_that_would_disturb_others_does_not_run_on_a_staging_plane() -> 
     assert "would disturb others" in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("option", "url", "code"),
+    [
+        ("--store", "redis://127.0.0.1:1", 5),
+        ("--store", "postgresql://127.0.0.1:1/x", 5),
+        ("--bus", "nats://127.0.0.1:1", 5),
+        ("--bus", "kafka://127.0.0.1:1", 2),
+    ],
+)
+def test_a_server_that_cannot_be_asked_is_named_before_anything_begins(
+    option: str, url: str, code: int, tmp_path: Path
+) -> None:
+    refused = drill("run", "--all", option, url, "--out", str(tmp_path / "report"))
+
+    assert refused.exit_code == code, refused.output
+    assert refused.stderr.startswith("Error: ")
+    assert refused.stderr.endswith("Check --store and --bus\n")
+    assert "begins" not in refused.stderr
+    assert not (tmp_path / "report").exists()
+
+
+def test_what_was_found_is_told_though_it_cannot_be_kept(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+
+    done = drill("run", "stale-release", "--out", str(in_the_way / "report"))
+
+    assert done.exit_code == 1
+    assert "stale-release  P3        kept" in done.stdout
+    assert "Name another folder with --out" in done.stderr
+
+
 def test_the_report_is_shown_again_in_every_form(tmp_path: Path) -> None:
     report = Report(
         drill="pause-worker",

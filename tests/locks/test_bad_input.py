@@ -131,7 +131,7 @@ async def test_verbs_refuse_the_wrong_pattern(tmp_path: Path) -> None:
             await locks.claim(JOB, "x")
 
 
-@pytest.mark.parametrize("url", ["", "mysql://x", "locks.db", "sqlite://"])
+@pytest.mark.parametrize("url", ["", "mysql://x", "locks.db", "sqlite://", "sqlite://data/locks.db"])
 def test_a_url_that_nobody_serves_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"no lock store serves mysql://|sqlite:///locks.db"):
         Locks(url)

@@ -124,6 +124,8 @@ def test_a_class_is_as_the_rules_say_at_every_step_of_another_thread() -> None:
             return trace
 
         before = sys.gettrace()
+        # Python 3.12 asks only when a trace begins whether anybody wants to hear of each opcode.
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(trace)
         try:
             return classes.get("run"), seen

@@ -46,6 +46,12 @@ async def test_url_that_nobody_serves_is_an_error() -> None:
         open_store("mysql://x", topics=Topics(), runtime=SYSTEM)
 
 
+@pytest.mark.parametrize("url", ["", "plane.db", "./plane.db", "sqlite://plane.db", "sqlite://data/plane.db"])
+async def test_path_without_its_three_slashes_is_told_how_to_write_it(url: str) -> None:
+    with pytest.raises(ValueError, match=r"sqlite:///[a-z]"):
+        open_store(url, topics=Topics(), runtime=SYSTEM)
+
+
 async def test_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match=r"no folder.*four slashes") as caught:
         await made(tmp_path / "misspelt/plane.db").open()

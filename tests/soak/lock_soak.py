@@ -14,7 +14,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -105,7 +105,7 @@ async def way_to(backend: Backend) -> AsyncIterator[tuple[str, Proxy]]:
 async def soak_locks(backend: Backend, directory: Path, *, seconds: float, tells: bool = False) -> Tally:
     tally = Tally(f"locks on {backend.name}")
     resource, ttl_s = directory / "resource.db", max(1.0, backend.ttl_ms / 1000)
-    with sqlite3.connect(resource) as conn:
+    with closing(sqlite3.connect(resource)) as conn:
         conn.execute("PRAGMA journal_mode = WAL")
         conn.execute("CREATE TABLE writes (id INTEGER PRIMARY KEY, item TEXT, fence INTEGER, value TEXT)")
     async with way_to(backend) as (url, proxy):
@@ -184,7 +184,7 @@ async def strike_network(proxy: Proxy, what: str, seconds: float) -> None:
 
 def find_violations(resource: Path, acknowledged: set[str]) -> list[str]:
     """L4 and L5, over what the resource kept."""
-    with sqlite3.connect(resource) as conn:
+    with closing(sqlite3.connect(resource)) as conn:
         rows = conn.execute("SELECT item, fence, value FROM writes ORDER BY id").fetchall()
     found, highest = [], dict[str, int]()
     for item, fence, value in rows:

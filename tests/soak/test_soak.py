@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ async def test_a_plane_keeps_its_promises_under_attack(tmp_path: Path) -> None:
 
 def test_what_the_resource_kept_is_judged(tmp_path: Path) -> None:
     resource = tmp_path / "resource.db"
-    with sqlite3.connect(resource) as conn:
+    with closing(sqlite3.connect(resource)) as conn, conn:
         conn.execute("CREATE TABLE writes (id INTEGER PRIMARY KEY, item TEXT, fence INTEGER, value TEXT)")
         rows = [("a", 1, "v1"), ("b", 9, "v2"), ("a", 3, "v3"), ("a", 2, "v4")]
         conn.executemany("INSERT INTO writes (item, fence, value) VALUES (?, ?, ?)", rows)

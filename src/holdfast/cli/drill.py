@@ -12,7 +12,7 @@ import click
 
 from holdfast.cli.connect import api_key_given, check_url
 from holdfast.cli.output import print_rows, text, with_output
-from holdfast.cli.refusals import Absent, Broken, Failed, Misused
+from holdfast.cli.refusals import Absent, Broken, Failed, Misused, refusal
 
 if TYPE_CHECKING:
     from holdfast.ops.drills.engine import Drill
@@ -69,8 +69,10 @@ def run(
     """
     import asyncio  # noqa: PLC0415
 
+    from holdfast.errors import HoldfastError  # noqa: PLC0415
     from holdfast.ops.drills.engine import run_drills  # noqa: PLC0415
     from holdfast.ops.drills.report import to_json, to_text  # noqa: PLC0415
+    from holdfast.ops.drills.site import ask_servers  # noqa: PLC0415
 
     chosen = _chosen(names, everything=everything, staging=plane is not None)
     site = _site(store, bus, plane, consent)
@@ -88,14 +90,20 @@ def run(
 
         # As Ctrl-C does: else planes and workers would outlive it for a moment, and its folder for ever.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
+        await ask_servers(site)
         return await run_drills(chosen, site, jobs=jobs, say=say)
 
     try:
         reports = asyncio.run(until_told_to_end())
+    except HoldfastError as error:
+        raise refusal(error, then="Check --store and --bus") from error
+    except ValueError as error:
+        raise Misused(f"{error}. Check --store and --bus") from error
     except asyncio.CancelledError:
         raise SystemExit(TERMINATED) from None
-    _write(out, reports)
+    # Told first: what has taken minutes is not to be lost where a folder cannot be written.
     click.echo(to_json(reports) if output == "json" else to_text(reports))
+    _write(out, reports)
     _judge(reports, out)
 
 

@@ -86,7 +86,10 @@ def run(
     except (BrokenWorker, ImportError, ValueError) as error:
         raise Misused(str(error)) from error
     except Refused as error:
-        raise Away(f"the plane refuses this worker: {error}. Check HOLDFAST_API_KEY and --url") from error
+        said = f"the plane refuses this worker: {error}"
+        if error.status == 422:  # it was heard, and its name, pool or labels will not do
+            raise Misused(said) from error
+        raise Away(f"{said}. Check HOLDFAST_API_KEY and --url") from error
 
 
 def _tell_what_it_takes(supervisor: Supervisor) -> None:

@@ -137,9 +137,7 @@ async def _move(
     for _ in range(TRIES):
         standing = await find_active(store)
         if expected is not None and standing.number != expected:
-            raise VersionMismatch(
-                f"version {standing.number} of the policy is active, not {expected}; look at it again"
-            )
+            raise VersionMismatch(f"version {standing.number} of the policy is active, not {expected}")
         step = next_step(standing)
         if step is None:
             return await get_version(store, standing.number)

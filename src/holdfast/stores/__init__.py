@@ -137,6 +137,8 @@ def _backend(url: str, part: str) -> ModuleType:
     backend = _BACKENDS.get(_scheme_of(url))
     if backend is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted(_BACKENDS))
+        if not _scheme_of(url):
+            raise ValueError(f"a store is named by a URL: sqlite:///holdfast.db for a file, or one of {known}")
         raise ValueError(f"no store serves this URL; use one of {known}")
     try:
         return import_module(f"holdfast.stores.{backend.package}.{part}")

@@ -146,6 +146,13 @@ class Server(Faulty):
             self._proxy.cut()  # what was swallowed will not come: begin anew
 
 
+async def ask_servers(site: Site) -> None:
+    """See that they are there before anything is begun. Raises what opening them would."""
+    if site.store:
+        await stores.inspect_store(site.store, runtime=SYSTEM)
+    await buses.inspect_bus(site.bus, runtime=SYSTEM)
+
+
 @asynccontextmanager
 async def open_store_site(url: str, folder: Path) -> AsyncIterator[Faulty]:
     """The store of one drill: of its own, or a part of its own in the one that was given."""

@@ -32,9 +32,11 @@ def open_store(url: str, *, holder: str, prefix: str, runtime: Runtime, timeout_
 
 def path_of(url: str, runtime: Runtime) -> str:
     """The file a URL names. One in memory gets a name, by which a store's siblings find it."""
-    path = unquote(urlsplit(url).path).removeprefix("/")
-    if not path:
-        raise ValueError(f"{shown(url)} names no file; write sqlite:///locks.db")
+    parts = urlsplit(url)
+    path = unquote(parts.path).removeprefix("/")
+    # With two slashes the first folder of a path would be taken for a host, and another file opened than was meant.
+    if parts.netloc or not path:
+        raise ValueError(f"{shown(url)} names no file: a path begins after three slashes, as in sqlite:///locks.db")
     if path.startswith(MEMORY):
         return f"{MEMORY}{runtime.token()}" if path == MEMORY else path
     # As the folder is now: a program may change it, and what is opened later (the keeper's own connection) is the same file.
