@@ -175,24 +175,21 @@ def _seen_by_others(store: str) -> Iterator[None]:
     if file is None or file.name.startswith(":memory:"):
         yield
         return
-    try:
-        mark = os.open(f"{file}-plane", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:  # no room for it, or not ours to write: that costs a warning, not a plane
+    with contextlib.ExitStack() as stack:
+        try:
+            mark = os.open(f"{file}-plane", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, mark)
+            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logger.warning(
+                "store.not_alone another plane works on %s. Stop one of them: of a job that one is given, workers and "
+                "clients of the other hear up to half a minute later",
+                file,
+                extra={"event": "store.not_alone"},
+            )
+        except OSError:
+            pass  # no room for it, not ours to write, or no such locks there: that costs a warning, not a plane
         yield
-        return
-    try:
-        fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        logger.warning(
-            "store.not_alone another plane works on %s. Stop one of them: of a job that one is given, workers and "
-            "clients of the other hear up to half a minute later",
-            file,
-            extra={"event": "store.not_alone"},
-        )
-    try:
-        yield
-    finally:
-        os.close(mark)
 
 
 def _collect_less() -> None:
