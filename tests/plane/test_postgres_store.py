@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
+from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
@@ -159,6 +161,44 @@ async def test_whoever_calls_while_another_plane_has_its_turn_shares_the_next_on
         assert [isinstance(answer, list) for answer in answers] == [True, True, False, True]
         # By halves, for one of the four cannot be stored.
         assert await value(admin, "SELECT count(DISTINCT xmin::text) FROM holdfast_jobs") == 3
+
+
+# -- what others have set, or use up ---------------------------------------------------------------
+
+
+@pytest.fixture
+async def strange_role(url: str, admin: psycopg.AsyncConnection[Any]) -> AsyncIterator[str]:
+    """The URL with a role whose sessions begin with settings that a plane cannot work under."""
+    name = f"r{uuid.uuid4().hex[:12]}"
+    await admin.execute(
+        f"CREATE ROLE {name} LOGIN SUPERUSER; ALTER ROLE {name} SET array_nulls = off; "
+        f"ALTER ROLE {name} SET lock_timeout = 1".encode()
+    )
+    yield url.replace("//test@", f"//{name}@")
+    await admin.execute(f"REASSIGN OWNED BY {name} TO CURRENT_USER; DROP ROLE {name}".encode())
+
+
+async def test_settings_of_the_role_change_nothing_of_what_is_kept(strange_role: str) -> None:
+    async with opened(strange_role) as store:
+        job = await submitted(store)
+
+        assert await store.find_jobs([job.id]) == [job]
+
+
+async def test_turn_is_waited_for_however_short_the_role_would_have_it(
+    strange_role: str, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    async with opened(strange_role) as store:
+        await admin.execute(f"BEGIN; SELECT pg_advisory_xact_lock({LOCK})".encode())
+        waiting = asyncio.create_task(submitted(store))
+
+        async def is_waiting() -> bool:
+            return bool(await value(admin, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
+
+        await eventually(is_waiting)
+        await admin.execute("SELECT pg_sleep(0.05); ROLLBACK")
+
+        assert await waiting
 
 
 async def test_server_that_is_away_is_unavailable_and_nothing_was_applied(unused_port: int) -> None:
