@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import asyncpg
@@ -14,6 +14,7 @@ import psycopg
 import pytest
 import servers
 from harness import eventually
+from locks.postgres_setup import full_of_notifications
 
 from holdfast.core.job import amend
 from holdfast.core.topic import Topics
@@ -199,6 +200,21 @@ async def test_turn_is_waited_for_however_short_the_role_would_have_it(
         await admin.execute("SELECT pg_sleep(0.05); ROLLBACK")
 
         assert await waiting
+
+
+@pytest.fixture
+def full() -> Iterator[str]:
+    with full_of_notifications() as url:
+        yield url
+
+
+async def test_commits_go_on_when_the_server_has_no_room_for_what_others_are_told(full: str) -> None:
+    async with opened(full) as one, opened(full) as two:
+        job = await submitted(one)
+        after = amend(job, cancel_requested=True)
+
+        assert await two.apply([Change(before=job, after=after, kind="job.amended")]) == [True]
+        assert [event.kind for event in await one.list_events(after=0, limit=10)] == ["job.submitted", "job.amended"]
 
 
 async def test_server_that_is_away_is_unavailable_and_nothing_was_applied(unused_port: int) -> None:
