@@ -8,11 +8,12 @@ import asyncio
 import json
 import socket
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 import redis
 import servers
+from harness import eventually
 from locks.redis_setup import dropping_replies, replicated, sentinel_server
 
 from holdfast.core.job import JobId, Tenant, amend, next_fence
@@ -25,7 +26,7 @@ from holdfast.ports import Accepted, Change, Delivery, JobFilter, Note, RecordCh
 from holdfast.stores import StoreWithBus
 from holdfast.stores.redis.link import SETTLE, WRITE
 from plane.jobs import ACME, a_job, a_record, dispatched, new, recoverable, running, sending, stepped, stored, submitted
-from plane.redis_namespaces import named, opened, raw, url  # noqa: F401
+from plane.redis_namespaces import client, named, opened, raw, url  # noqa: F401
 
 pytest_plugins = ["locks.redis_fixtures"]
 
@@ -248,6 +249,28 @@ async def test_planes_of_different_namespaces_know_nothing_of_each_other(url: st
         assert await two.find_jobs([job.id]) == [None]
         assert (await two.submit([Submission(job=job, key=None, digest="")]))[0] == Accepted(job, repeated=False)
         await two.prune(Limits(two.now(), two.now()))
+
+
+async def test_planes_of_different_databases_hear_nothing_of_each_other(url: str) -> None:
+    """Channels are the whole server's."""
+    elsewhere = urlunsplit(urlsplit(url)._replace(path="/1"))
+    async with opened(url) as one, opened(elsewhere) as two, opened(elsewhere) as third:
+        heard: list[str] = []
+        numbers: list[int] = []
+        two.on_arrival(heard.append)
+        two.subscribe(lambda events: numbers.extend(event.number for event in events))
+        for store, worker in ((one, "w1"), (one, "w1"), (third, "w3")):
+            change = sending(store, await submitted(store))
+            delivery = Delivery(worker, change.after.id, change.after.fence)
+            sent = Change(before=change.before, after=change.after, kind="x", send=delivery)
+            assert await store.apply([sent]) == [True]
+
+        await eventually(lambda: asyncio.sleep(0, "w3" in heard and len(numbers) == 2))
+
+        assert set(heard) <= {"", "w3"}, "but for what is said when somebody begins to listen"
+        assert numbers == [1, 2], "and a number of another's is none of theirs"
+    with client(elsewhere) as raw:
+        raw.unlink(*raw.scan_iter(match=named(elsewhere, "*")))
 
 
 # -- what it keeps ---------------------------------------------------------------------------------
