@@ -19,7 +19,7 @@ from locks.redis_setup import dropping_replies, replicated, sentinel_server
 from holdfast.core.job import JobId, Tenant, amend, next_fence
 from holdfast.core.record import Kind
 from holdfast.core.retention import Limits
-from holdfast.core.states import Event
+from holdfast.core.states import Event, State
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import StoreUnavailable
 from holdfast.ports import Accepted, Change, Delivery, JobFilter, Note, RecordChange, Submission
@@ -349,6 +349,25 @@ async def test_hot_path_never_walks_through_all_keys(url: str) -> None:
         assert {"evalsha", "hmget"} <= used
     finally:
         server.remove()
+
+
+@pytest.mark.parametrize(("others", "is_among"), [(State.APPROVAL_REQUIRED, False), (State.SCHEDULED, True)])
+async def test_what_is_overdue_is_found_by_whichever_way_is_shorter(
+    url: str, raw: Any, others: State, is_among: bool
+) -> None:
+    """Past all that is due, where most that is in hand is due much later; among what is in hand, where most that is due is not."""
+    impatient = Topics((Topic(name="*", dispatch_timeout_s=0.001),))
+    async with opened(url, topics=impatient) as store:
+        long_ago = store.now() - 60
+        await store.submit([submission(state=others, since=long_ago, not_before=long_ago) for _ in range(20)])
+        job = await dispatched(store)
+        await asyncio.sleep(0.01)
+        raw.config_resetstat()
+
+        found, _ = await store.list_recoverable(states=(State.APPROVAL_REQUIRED, State.DISPATCHED), limit=100)
+
+        assert found == [job]
+        assert ("cmdstat_zmscore" in raw.info("commandstats")) is is_among
 
 
 async def test_limits_of_topics_are_worked_out_anew_when_they_have_changed(url: str) -> None:
