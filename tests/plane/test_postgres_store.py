@@ -22,7 +22,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.locks.runtime import SYSTEM
 from holdfast.ports import Accepted, Change, Submission
 from holdfast.stores import open_store
-from holdfast.stores.postgres.link import LOST, connect
+from holdfast.stores.postgres.link import LOST, connect, translated
 from holdfast.stores.postgres.writer import LOCK
 from plane.jobs import ACME, a_job, submitted
 from plane.postgres_schemas import PLANES, admin, opened, several, url, value  # noqa: F401
@@ -162,6 +162,20 @@ async def test_whoever_calls_while_another_plane_has_its_turn_shares_the_next_on
         assert [isinstance(answer, list) for answer in answers] == [True, True, False, True]
         # By halves, for one of the four cannot be stored.
         assert await value(admin, "SELECT count(DISTINCT xmin::text) FROM holdfast_jobs") == 3
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress"),
+        asyncpg.InterfaceError("cannot call Transaction.__aexit__(): the underlying connection is closed"),
+    ],
+    ids=["state", "transaction"],
+)
+def test_what_the_driver_says_of_itself_is_told_as_a_lost_connection(failure: Exception) -> None:
+    told = translated(failure, "postgresql://db", applied=None)
+
+    assert (str(told), told.applied) == ("postgresql://db: connection lost", None)  # type: ignore[attr-defined]
 
 
 # -- what others have set, or use up ---------------------------------------------------------------
