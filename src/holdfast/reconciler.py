@@ -7,7 +7,10 @@ in its tick and goes on in somebody else's window changes nothing twice.
 
 from __future__ import annotations
 
-from holdfast.core.job import Job
+from collections.abc import Sequence
+from typing import Protocol
+
+from holdfast.core.job import Job, JobId
 from holdfast.core.states import State
 from holdfast.core.topic import Topics
 from holdfast.errors import StoreUnavailable
@@ -16,7 +19,7 @@ from holdfast.flow.recover import lose_attempts, recover_jobs
 from holdfast.locks import LockClass, Locks
 from holdfast.locks.runtime import Runtime
 from holdfast.loops import Loop
-from holdfast.ports import Store
+from holdfast.ports import Delivery, Store
 from holdfast.registry import Registry
 from holdfast.telemetry import Telemetry
 
@@ -26,6 +29,10 @@ WINDOW = LockClass("reconciler", ttl=2 * POLL_S, pattern="ttl_hold")
 _WATCHED = (State.APPROVAL_REQUIRED, State.DISPATCHED, State.RUNNING)
 """The others are the replayer's: however many jobs wait for a worker, nobody waits for them here."""
 _NONE_STALE = dict.fromkeys(_WATCHED, 0)
+
+
+class Outbox(Protocol):
+    async def left_of(self, deliveries: Sequence[Delivery]) -> list[Delivery]: ...
 
 
 class Reconciler(Loop):
@@ -39,6 +46,7 @@ class Reconciler(Loop):
         policy: Policy,
         telemetry: Telemetry,
         runtime: Runtime,
+        outbox: Outbox | None = None,
     ) -> None:
         super().__init__("reconciler", every_s=POLL_S, runtime=runtime)
         self._store = store
@@ -47,6 +55,7 @@ class Reconciler(Loop):
         self._topics = topics
         self._policy = policy
         self._telemetry = telemetry
+        self._outbox = outbox
 
     async def tick(self) -> None:
         if await self._locks.claim(WINDOW, "default") is None:
@@ -70,7 +79,12 @@ class Reconciler(Loop):
                     self._registry.doubt(job.worker, now=now)
             try:
                 await recover_jobs(
-                    jobs, store=self._store, topics=self._topics, policy=self._policy, telemetry=self._telemetry
+                    jobs,
+                    store=self._store,
+                    topics=self._topics,
+                    policy=self._policy,
+                    telemetry=self._telemetry,
+                    unsent=await self._unsent(jobs),
                 )
             except StoreUnavailable:
                 # Nothing puts them right now: that is when somebody must hear of them.
@@ -79,6 +93,13 @@ class Reconciler(Loop):
             if not after:
                 break
         self._telemetry.looked(stale, blind_s=now - oldest, now=now)
+
+    async def _unsent(self, jobs: Sequence[Job]) -> set[JobId]:
+        """While the bus is away their dispatch timeouts run out one after the other, however good they are."""
+        sent = [Delivery(job.worker, job.id, job.fence) for job in jobs if job.state is State.DISPATCHED]
+        if self._outbox is None or not sent:
+            return set()
+        return {delivery.job_id for delivery in await self._outbox.left_of(sent)}
 
     async def _part_with_silent_workers(self) -> None:
         """What was dispatched to a worker that no longer speaks goes to another one at once; what

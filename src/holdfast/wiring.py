@@ -234,6 +234,7 @@ class Wiring:
             policy=self._policy,
             telemetry=self._telemetry,
             runtime=self._runtime,
+            outbox=self._bus if isinstance(self._bus, OutboxBus) else None,
         )
 
     @cached_property

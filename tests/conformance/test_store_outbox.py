@@ -35,5 +35,6 @@ async def test_outbox_has_whatever_was_sent_and_not_settled_oldest_first(store: 
 
     await stepped(store, job, Event.START, attempts=1, lease_until=store.now() + 9)
     assert await store.list_outbox(limit=10) == [first, last], "its job is not DISPATCHED any more"
+    assert sorted(await store.left_of([last, started, first])) == sorted([first, last])
     await store.settle_deliveries([first, started])
     assert await store.list_outbox(limit=10) == [last]

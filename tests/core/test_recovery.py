@@ -104,3 +104,10 @@ def test_no_live_state_is_left_behind_for_ever(state: State) -> None:
 )
 def test_each_rule_at_its_limit(changes: dict[str, Any], now: float, remedy: Remedy, reason: str) -> None:
     assert recover(a_job(**changes), TOPIC, now=now) == (remedy, reason)
+
+
+def test_delivery_that_has_not_left_the_outbox_is_never_one_too_many() -> None:
+    job = a_job(state=State.DISPATCHED, retries={"requeue": 9})
+
+    assert recover(job, TOPIC, now=1299.9, is_sent=False).remedy is Remedy.NOTHING
+    assert recover(job, TOPIC, now=1300.0, is_sent=False) == (Remedy.REQUEUE, "never-sent")

@@ -19,11 +19,13 @@ from holdfast.buses.detached import Fault as BusFault
 from holdfast.buses.outbox import OutboxBus
 from holdfast.config import Settings
 from holdfast.core.job import Job
+from holdfast.core.recovery import UNSTARTED_MAX
 from holdfast.core.states import State
 from holdfast.errors import Invalid, StoreUnavailable
 from holdfast.flow.cancel import cancel
 from holdfast.flow.dispatch import Dispatched, Dispatcher
 from holdfast.ports import Delivery
+from holdfast.reconciler import Reconciler
 from holdfast.relay import POLL_S, WINDOW, Relay
 
 FAILOVER_S = WINDOW.ttl + 2 * POLL_S
@@ -139,6 +141,44 @@ async def test_bus_that_is_down_rolls_nothing_back_and_everything_is_delivered_a
             "job.submitted", "job.dispatched", "job.started", "job.succeeded",
         }  # fmt: skip
         await check_plane(post.stage)
+
+
+@on_virtual_time
+async def test_bus_that_is_down_for_any_time_fails_no_job(runtime: VirtualRuntime) -> None:
+    """Far more dispatch timeouts than may run out for a delivery that somebody was given."""
+    async with posting(runtime) as post:
+        stage = post.stage
+        reconciler = Reconciler(
+            store=stage.typed_store,
+            locks=stage.locks,
+            registry=stage.registry,
+            topics=stage.topics,
+            policy=stage.policy,
+            telemetry=stage.telemetry,
+            runtime=runtime,
+            outbox=OutboxBus(stage.store, stage.bus),
+        )
+        stage.publish_fault = BusFault.NOT_APPLIED
+        [sent] = await post.dispatched()
+        for _ in range(2 * UNSTARTED_MAX):
+            await asyncio.sleep(stage.topics.get(sent.topic).dispatch_timeout_s)
+            await reconciler.tick()
+            assert (await stage.job(sent.id)).state is State.SCHEDULED
+            assert await post.waiting() == []
+            assert await stage.dispatch(await stage.job(sent.id)) is Dispatched.SENT
+
+        stage.publish_fault = None
+        await post.relay.tick()
+        assert (await stage.job(sent.id)).retries == {"publish": 2 * UNSTARTED_MAX}
+        await asyncio.sleep(stage.topics.get(sent.topic).dispatch_timeout_s)
+        await reconciler.tick()
+        assert (await stage.job(sent.id)).retries["requeue"] == 1, "it had been given to somebody, who did not begin"
+        assert stage.counted("jobs_recovered", reason="never-sent") == 2 * UNSTARTED_MAX
+
+        assert await stage.dispatch(await stage.job(sent.id)) is Dispatched.SENT
+        await post.relay.tick()
+        assert [job.id for job in await post.work()] == [sent.id]
+        await check_plane(stage)
 
 
 @on_virtual_time

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import asyncpg
+import psycopg
 import servers
 from harness import Backend, make_backend
 
@@ -31,3 +32,22 @@ async def run(url: str, sql: str, *arguments: object) -> list[asyncpg.Record]:
         return list(await connection.fetch(sql, *arguments))
     finally:
         await connection.close()
+
+
+@contextmanager
+def full_of_notifications() -> Iterator[str]:
+    """The URL of a server whose queue of notifications is full: somebody listens, and keeps a transaction open."""
+    server = servers.postgres_server("max_notify_queue_pages=64").start()
+    try:
+        with (
+            psycopg.connect(server.url, autocommit=True) as listens,
+            psycopg.connect(server.url, autocommit=True) as talks,
+        ):
+            listens.execute("LISTEN elsewhere")
+            listens.execute("BEGIN; SELECT 1")
+            with suppress(psycopg.errors.ProgramLimitExceeded):
+                while True:
+                    talks.execute("SELECT pg_notify('elsewhere', n || repeat('x', 7000)) FROM generate_series(1, 20) n")
+            yield server.url
+    finally:
+        server.remove()

@@ -94,6 +94,24 @@ async def end_connections(admin: psycopg.AsyncConnection[Any], role: str) -> Non
     await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (role,))
 
 
+async def test_what_happens_is_still_told_when_a_promoted_standby_lacks_the_last_of_it(
+    url: str, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    """If numbers were given out twice, whoever waits would hear of none but by polling, until they are as high as before."""
+    async with opened(url) as one, opened(url) as two:
+        told: list[int] = []
+        two.subscribe(lambda events: told.extend(event.number for event in events))
+        for _ in range(3):
+            await submitted(one)
+        await eventually(lambda: asyncio.sleep(0, told == [1, 2, 3]))
+        await admin.execute("DELETE FROM holdfast_events WHERE number > 1; DELETE FROM holdfast_jobs WHERE seq > 1")
+
+        job = await submitted(one)
+
+        await eventually(lambda: asyncio.sleep(0, told == [1, 2, 3, 4]))
+        assert [event.job_id for event in await two.list_events(after=3, limit=9)] == [job.id]
+
+
 async def test_server_that_may_be_written_again_is_written_again(
     url: str, admin: psycopg.AsyncConnection[Any], role: str
 ) -> None:

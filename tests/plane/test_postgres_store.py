@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import asyncpg
@@ -12,6 +14,7 @@ import psycopg
 import pytest
 import servers
 from harness import eventually
+from locks.postgres_setup import full_of_notifications
 
 from holdfast.core.job import amend
 from holdfast.core.topic import Topics
@@ -19,7 +22,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.locks.runtime import SYSTEM
 from holdfast.ports import Accepted, Change, Submission
 from holdfast.stores import open_store
-from holdfast.stores.postgres.link import LOST, connect
+from holdfast.stores.postgres.link import LOST, connect, translated
 from holdfast.stores.postgres.writer import LOCK
 from plane.jobs import ACME, a_job, submitted
 from plane.postgres_schemas import PLANES, admin, opened, several, url, value  # noqa: F401
@@ -159,6 +162,73 @@ async def test_whoever_calls_while_another_plane_has_its_turn_shares_the_next_on
         assert [isinstance(answer, list) for answer in answers] == [True, True, False, True]
         # By halves, for one of the four cannot be stored.
         assert await value(admin, "SELECT count(DISTINCT xmin::text) FROM holdfast_jobs") == 3
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress"),
+        asyncpg.InterfaceError("cannot call Transaction.__aexit__(): the underlying connection is closed"),
+    ],
+    ids=["state", "transaction"],
+)
+def test_what_the_driver_says_of_itself_is_told_as_a_lost_connection(failure: Exception) -> None:
+    told = translated(failure, "postgresql://db", applied=None)
+
+    assert (str(told), told.applied) == ("postgresql://db: connection lost", None)  # type: ignore[attr-defined]
+
+
+# -- what others have set, or use up ---------------------------------------------------------------
+
+
+@pytest.fixture
+async def strange_role(url: str, admin: psycopg.AsyncConnection[Any]) -> AsyncIterator[str]:
+    """The URL with a role whose sessions begin with settings that a plane cannot work under."""
+    name = f"r{uuid.uuid4().hex[:12]}"
+    await admin.execute(
+        f"CREATE ROLE {name} LOGIN SUPERUSER; ALTER ROLE {name} SET array_nulls = off; "
+        f"ALTER ROLE {name} SET lock_timeout = 1".encode()
+    )
+    yield url.replace("//test@", f"//{name}@")
+    await admin.execute(f"REASSIGN OWNED BY {name} TO CURRENT_USER; DROP ROLE {name}".encode())
+
+
+async def test_settings_of_the_role_change_nothing_of_what_is_kept(strange_role: str) -> None:
+    async with opened(strange_role) as store:
+        job = await submitted(store)
+
+        assert await store.find_jobs([job.id]) == [job]
+
+
+async def test_turn_is_waited_for_however_short_the_role_would_have_it(
+    strange_role: str, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    async with opened(strange_role) as store:
+        await admin.execute(f"BEGIN; SELECT pg_advisory_xact_lock({LOCK})".encode())
+        waiting = asyncio.create_task(submitted(store))
+
+        async def is_waiting() -> bool:
+            return bool(await value(admin, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
+
+        await eventually(is_waiting)
+        await admin.execute("SELECT pg_sleep(0.05); ROLLBACK")
+
+        assert await waiting
+
+
+@pytest.fixture
+def full() -> Iterator[str]:
+    with full_of_notifications() as url:
+        yield url
+
+
+async def test_commits_go_on_when_the_server_has_no_room_for_what_others_are_told(full: str) -> None:
+    async with opened(full) as one, opened(full) as two:
+        job = await submitted(one)
+        after = amend(job, cancel_requested=True)
+
+        assert await two.apply([Change(before=job, after=after, kind="job.amended")]) == [True]
+        assert [event.kind for event in await one.list_events(after=0, limit=10)] == ["job.submitted", "job.amended"]
 
 
 async def test_server_that_is_away_is_unavailable_and_nothing_was_applied(unused_port: int) -> None:

@@ -204,6 +204,24 @@ async def test_user_who_may_not_write_all_of_a_batch_is_refused_before_any_of_it
     assert SECRET not in str(refused.value)
 
 
+async def test_write_of_a_user_who_lost_a_right_is_refused_as_a_whole(
+    server: servers.Server, admin: redis.Redis
+) -> None:
+    """Half of one would be in the way of all that come later."""
+    async with opened(url_of_app(admin, server, "~*", "&*", "+@all")) as store:
+        job = await submitted(store)
+        allow(admin, "-hset")
+        with pytest.raises(StoreUnavailable, match=r"NOPERM.*HSET.*Allow this user") as refused:
+            await submitted(store)
+        assert refused.value.applied is False
+        assert SECRET not in str(refused.value)
+
+        allow(admin, "+@all")
+        assert await store.apply([sending(store, job)]) == [True]
+        kinds = [event.kind for event in await store.list_events(after=0, limit=9, job_id=job.id)]
+        assert kinds == ["job.submitted", "job.dispatched"]
+
+
 async def test_wake_up_that_is_not_allowed_any_more_does_not_make_a_write_look_refused(
     server: servers.Server, admin: redis.Redis
 ) -> None:

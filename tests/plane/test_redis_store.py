@@ -8,24 +8,25 @@ import asyncio
 import json
 import socket
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 import redis
 import servers
+from harness import eventually
 from locks.redis_setup import dropping_replies, replicated, sentinel_server
 
 from holdfast.core.job import JobId, Tenant, amend, next_fence
 from holdfast.core.record import Kind
 from holdfast.core.retention import Limits
-from holdfast.core.states import Event
+from holdfast.core.states import Event, State
 from holdfast.core.topic import Topic, Topics
 from holdfast.errors import StoreUnavailable
 from holdfast.ports import Accepted, Change, Delivery, JobFilter, Note, RecordChange, Submission
 from holdfast.stores import StoreWithBus
 from holdfast.stores.redis.link import SETTLE, WRITE
 from plane.jobs import ACME, a_job, a_record, dispatched, new, recoverable, running, sending, stepped, stored, submitted
-from plane.redis_namespaces import named, opened, raw, url  # noqa: F401
+from plane.redis_namespaces import client, named, opened, raw, url  # noqa: F401
 
 pytest_plugins = ["locks.redis_fixtures"]
 
@@ -250,6 +251,28 @@ async def test_planes_of_different_namespaces_know_nothing_of_each_other(url: st
         await two.prune(Limits(two.now(), two.now()))
 
 
+async def test_planes_of_different_databases_hear_nothing_of_each_other(url: str) -> None:
+    """Channels are the whole server's."""
+    elsewhere = urlunsplit(urlsplit(url)._replace(path="/1"))
+    async with opened(url) as one, opened(elsewhere) as two, opened(elsewhere) as third:
+        heard: list[str] = []
+        numbers: list[int] = []
+        two.on_arrival(heard.append)
+        two.subscribe(lambda events: numbers.extend(event.number for event in events))
+        for store, worker in ((one, "w1"), (one, "w1"), (third, "w3")):
+            change = sending(store, await submitted(store))
+            delivery = Delivery(worker, change.after.id, change.after.fence)
+            sent = Change(before=change.before, after=change.after, kind="x", send=delivery)
+            assert await store.apply([sent]) == [True]
+
+        await eventually(lambda: asyncio.sleep(0, "w3" in heard and len(numbers) == 2))
+
+        assert set(heard) <= {"", "w3"}, "but for what is said when somebody begins to listen"
+        assert numbers == [1, 2], "and a number of another's is none of theirs"
+    with client(elsewhere) as raw:
+        raw.unlink(*raw.scan_iter(match=named(elsewhere, "*")))
+
+
 # -- what it keeps ---------------------------------------------------------------------------------
 
 
@@ -326,6 +349,25 @@ async def test_hot_path_never_walks_through_all_keys(url: str) -> None:
         assert {"evalsha", "hmget"} <= used
     finally:
         server.remove()
+
+
+@pytest.mark.parametrize(("others", "is_among"), [(State.APPROVAL_REQUIRED, False), (State.SCHEDULED, True)])
+async def test_what_is_overdue_is_found_by_whichever_way_is_shorter(
+    url: str, raw: Any, others: State, is_among: bool
+) -> None:
+    """Past all that is due, where most that is in hand is due much later; among what is in hand, where most that is due is not."""
+    impatient = Topics((Topic(name="*", dispatch_timeout_s=0.001),))
+    async with opened(url, topics=impatient) as store:
+        long_ago = store.now() - 60
+        await store.submit([submission(state=others, since=long_ago, not_before=long_ago) for _ in range(20)])
+        job = await dispatched(store)
+        await asyncio.sleep(0.01)
+        raw.config_resetstat()
+
+        found, _ = await store.list_recoverable(states=(State.APPROVAL_REQUIRED, State.DISPATCHED), limit=100)
+
+        assert found == [job]
+        assert ("cmdstat_zmscore" in raw.info("commandstats")) is is_among
 
 
 async def test_limits_of_topics_are_worked_out_anew_when_they_have_changed(url: str) -> None:

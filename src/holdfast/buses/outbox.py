@@ -19,6 +19,9 @@ class OutboxStore(Protocol):
     async def list_outbox(self, *, limit: int) -> list[Delivery]:
         """What was sent and not settled, oldest first. Whatever is not DISPATCHED any more is not in it."""
 
+    async def left_of(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Those of them that are not settled."""
+
     async def settle_deliveries(self, deliveries: Sequence[Delivery]) -> None: ...
 
     def on_arrival(self, callback: Callable[[str], None]) -> None: ...
@@ -59,6 +62,10 @@ class OutboxBus:
 
     async def list_waiting(self, *, limit: int) -> list[Delivery]:
         return await self._store.list_outbox(limit=limit)
+
+    async def left_of(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Those that the bus has not acknowledged: for the reconciler."""
+        return await self._store.left_of(deliveries)
 
     async def pass_on(self, deliveries: Sequence[Delivery]) -> None:
         """Raises `BusUnavailable`; they stay in the outbox then."""

@@ -54,6 +54,9 @@ NOTHING = Action(Remedy.NOTHING)
 SPENT = Action(Remedy.FAIL, "given-too-often")
 """For a job whose delivery a bus has given out too often, while nobody has begun."""
 
+UNSENT = Action(Remedy.REQUEUE, "never-sent")
+"""For a job whose delivery still lies in the outbox when its dispatch timeout is over: nobody was given it, so nobody is to blame."""
+
 ENDINGS = {
     "deadline-passed": "the time that its submitter gave it was over",
     "approval-expired": "nobody had decided in time",
@@ -74,8 +77,8 @@ UNSTARTED_MAX = 10
 """Deliveries in a row that may come to nothing before a worker has begun."""
 
 
-def recover(job: Job, topic: Topic, *, now: float) -> Action:
-    """What to do about the job now. Total: answers for every state."""
+def recover(job: Job, topic: Topic, *, now: float, is_sent: bool = True) -> Action:
+    """What to do about the job now. Total: answers for every state. `is_sent`: its delivery, if there is one, has left the outbox."""
     if job.is_terminal:
         return NOTHING
     if job.deadline is not None and now >= job.deadline:
@@ -92,7 +95,9 @@ def recover(job: Job, topic: Topic, *, now: float) -> Action:
             return Action(Remedy.DISPATCH, "wake-up-lost") if stale else NOTHING
         case State.DISPATCHED:
             overdue = now - job.since >= topic.dispatch_timeout_s
-            return requeue(job, "dispatch-timeout") if overdue else NOTHING
+            if not overdue:
+                return NOTHING
+            return requeue(job, "dispatch-timeout") if is_sent else UNSENT
         case State.RUNNING:
             return _recover_running(job, topic, now)
         case State.SUCCEEDED | State.FAILED | State.CANCELLED | State.TIMEOUT | State.DENIED:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from holdfast.core.decision import told
-from holdfast.core.job import Job, step
-from holdfast.core.recovery import ENDINGS, Action, Remedy, recover, requeue
+from holdfast.core.job import Job, JobId, step
+from holdfast.core.recovery import ENDINGS, UNSENT, Action, Remedy, recover, requeue
 from holdfast.core.states import State
 from holdfast.core.topic import Topics
 from holdfast.flow.decide import Policy, decided
@@ -24,11 +24,18 @@ UNABLE = "worker-unable"
 
 
 async def recover_jobs(
-    jobs: Sequence[Job], *, store: Store, topics: Topics, policy: Policy, telemetry: Telemetry
+    jobs: Sequence[Job],
+    *,
+    store: Store,
+    topics: Topics,
+    policy: Policy,
+    telemetry: Telemetry,
+    unsent: Collection[JobId] = (),
 ) -> int:
-    """Apply the recovery rule to each job, by compare-and-set: a second reconciler is a no-op."""
+    """Apply the recovery rule to each job, by compare-and-set: a second reconciler is a no-op. `unsent` are those whose
+    deliveries lie in the outbox."""
     now = store.now()
-    planned = [(job, recover(job, topics.get(job.topic), now=now)) for job in jobs]
+    planned = [(job, recover(job, topics.get(job.topic), now=now, is_sent=job.id not in unsent)) for job in jobs]
     undecided = [job for job, action in planned if action.remedy is Remedy.DECIDE]
     whole = {job.id: job for job in await with_payloads(undecided, store=store) if job is not None}
     changes = []
@@ -90,7 +97,7 @@ def remedy(job: Job, action: Action, *, policy: Policy | None, now: float) -> Ch
     error = {"code": action.reason, "message": f"{told_people}; it was {job.state}"}
     if action.remedy is Remedy.CANCEL:
         error = why_stopped(job) or error
-    phase = {"requeue": "requeue", "retry": "lease"}.get(action.remedy)
+    phase = "publish" if action is UNSENT else {"requeue": "requeue", "retry": "lease"}.get(action.remedy)
     retries = job.retries if phase is None else {**job.retries, phase: job.retries.get(phase, 0) + 1}
     back = action.remedy in (Remedy.REQUEUE, Remedy.RETRY)
     after = step(

@@ -24,6 +24,9 @@ logger = logging.getLogger("holdfast")
 
 PAUSE_S_FIRST = 0.1
 PAUSE_S_MAX = 2.0
+LASTED_S = 2.0
+"""A connection that was of no use before that is made again after a longer pause than the last time: each that is made brings back
+all that was put off, and if its stream has no leader yet, for nothing."""
 LOOK_S = 1.0
 """The client tells when it has lost the connection; this often we look all the same."""
 PING_S = 3
@@ -100,12 +103,15 @@ class Link:
 
     async def _keep(self) -> None:
         pause_s = PAUSE_S_FIRST
+        now = asyncio.get_running_loop().time
         while True:
             if self._client is not None:
+                made_at = now()
                 await self._wait_lost(self._client)
                 await self._let_go()
                 logger.warning("bus.lost", extra={"event": "bus.lost", "server": self._options.shown})
-                pause_s = PAUSE_S_FIRST
+                if now() - made_at >= LASTED_S:
+                    pause_s = PAUSE_S_FIRST
             await asyncio.sleep(self._runtime.jitter(pause_s))
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
             try:

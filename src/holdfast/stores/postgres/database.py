@@ -90,6 +90,7 @@ class Database:
             timeout_s=self._timeout_s,
             now=self.clock.now,
             words=self.news.words,
+            told=self.news.last,
         )
         self.writer = BatchWriter(
             self.subject, batches, batch_max=BATCH_MAX, timeout_s=self._timeout_s, committed=self.news.committed

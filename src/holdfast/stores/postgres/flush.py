@@ -31,6 +31,10 @@ from holdfast.stores.rows import (
     record_values,
 )
 
+NOTIFY_UNTIL = 0.9
+"""How full the server's queue of notifications may be, all of it being 1. Beyond that nothing is told: of a queue that is full, commits
+that tell something fail. It fills while somebody who listens, in whichever database, keeps a transaction open; the server's log has who."""
+
 _COUNT = ("tenant", "state", "jobs")
 _NOT_PLACE = RECORD[len(RECORD_PLACE) :]
 _SETTLED = EFFECT[3:]
@@ -68,6 +72,7 @@ _WRITE = f"""
         ON CONFLICT (tenant, state) DO UPDATE SET jobs = c.jobs + excluded.jobs
     ), notified AS (
         SELECT pg_notify(${_CHANNEL_AT}, word) FROM unnest(${_CHANNEL_AT + 1}::text[]) word
+        WHERE pg_notification_queue_usage() < {NOTIFY_UNTIL}
     )
     SELECT (SELECT count(*) FROM replaced), (SELECT count(*) FROM notified)
 """  # noqa: S608  (names of columns)

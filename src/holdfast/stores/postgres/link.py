@@ -52,6 +52,10 @@ def settings(timeout_s: float) -> dict[str, str]:
         # came after it are still served.
         "idle_in_transaction_session_timeout": str(round(timeout_s * 500)),
         "default_transaction_isolation": "read committed",
+        # Planes take turns by waiting for a lock, no longer than a statement may take anyway.
+        "lock_timeout": "0",
+        # Rows are written as arrays in text, in which NULL is what is not there.
+        "array_nulls": "on",
         # Statistics may be hours old, when the table was empty: no plan may read all of it because of that.
         "enable_seqscan": "off",
         "jit": "off",

@@ -7,6 +7,7 @@ committed. Any number of planes may share a database. They tell time by its cloc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.core.topic import Topics
@@ -31,3 +32,6 @@ class PostgresStore(BatchStore):
 
     async def list_outbox(self, *, limit: int) -> list[Delivery]:
         return await self._database.reads.list_outbox(limit)
+
+    async def left_of(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        return await self._database.reads.left_of(deliveries)

@@ -85,7 +85,7 @@ CREATE TABLE holdfast_keys (
 CREATE INDEX holdfast_keys_by_job ON holdfast_keys (job_id);
 
 CREATE TABLE holdfast_events (
-    number  bigint PRIMARY KEY,                  -- given out under the lock: only retention leaves gaps
+    number  bigint PRIMARY KEY,                  -- given out under the lock: only retention leaves gaps, or a failover
     tenant  text COLLATE "C" NOT NULL,
     job_id  text COLLATE "C" NOT NULL,
     kind    text NOT NULL,

@@ -33,7 +33,7 @@ _BEGIN = f"BEGIN; SELECT pg_advisory_xact_lock({LOCK})"
 
 
 class PostgresBatches:
-    """`words` says what other planes are told of a batch."""
+    """`words` says what other planes are told of a batch, `told` of which event this one's listeners were told last."""
 
     def __init__(
         self,
@@ -44,6 +44,7 @@ class PostgresBatches:
         timeout_s: float,
         now: Callable[[], float],
         words: Callable[[BatchLedger], list[str]],
+        told: Callable[[], int],
     ) -> None:
         self._url = url
         self._subject = subject
@@ -51,6 +52,7 @@ class PostgresBatches:
         self._timeout_s = timeout_s
         self._now = now
         self._words = words
+        self._told = told
         self._connection: asyncpg.Connection | None = None
         self._open = True
 
@@ -91,6 +93,9 @@ class PostgresBatches:
             for call in batch.calls:
                 call.ask(needs)
             ledger = await load(connection, needs, self._now())
+            # A standby that was promoted may lack the last of it: of what comes under numbers that were told already nobody would hear,
+            # and whoever reads on from the last of them would miss it.
+            ledger.last_number = max(ledger.last_number, self._told())
             answers = [call.verb(ledger) for call in batch.calls]
             # Once the statement is sent, which is most of the work.
             asyncio.get_running_loop().call_soon(batch.meanwhile)

@@ -53,10 +53,11 @@ class RedisDatabase:
         self._topics = topics
         self._runtime = runtime
         self._timeout_s = timeout_s
-        self._keys = keys = Keys(namespace_of(url))
+        target = parse_url(url)
+        self._keys = keys = Keys(namespace_of(url), database=(target.account or target.addresses[0]).db)
         caller = Caller(url, holder="plane", prefix=keys.prefix, runtime=runtime, timeout_s=timeout_s)
         caller.channel = keys.news
-        target, slot = parse_url(url), slot_of(keys.head)
+        slot = slot_of(keys.head)
         self.subject = caller.subject
         self.clock = ServerClock(runtime.now)
         self.news = News(runtime.token()[:16], self._read_events)

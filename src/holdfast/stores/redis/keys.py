@@ -47,7 +47,8 @@ cluster and a script may change any of them together. P stands for it. Parts of 
     P due:<k>         zset          tenant and id, by when it is due
     P filed           zset          kind, tenant and id of records, in the order in which they came
     P snapshot        hash          fence, seq, at, workers
-    P news            channel       what other planes are told of a write (news.py)
+    P news            channel       what other planes are told of a write (news.py); of a database that is not 0 with its number behind
+                                    it, for channels are the whole server's
     P never           -             a key that there never is. Scripts that change what they do not name have it among their keys:
                                     while a cluster moves the slot, no server begins a script that names something it has not got
 """
@@ -110,7 +111,7 @@ def inbox_member(job_id: str, fence: int) -> str:
 class Keys:
     """The names of one plane's keys."""
 
-    def __init__(self, namespace: str, part: str = "") -> None:
+    def __init__(self, namespace: str, part: str = "", *, database: int = 0) -> None:
         """`part`: the same once more, beside them."""
         self.prefix = prefix = f"{{{namespace}}}:{part}"
         self.head = f"{prefix}head"
@@ -138,7 +139,7 @@ class Keys:
         self.bodies = f"{prefix}bodies"
         self.filed = f"{prefix}filed"
         self.snapshot = f"{prefix}snapshot"
-        self.news = f"{prefix}news"
+        self.news = f"{prefix}news:{database}" if database else f"{prefix}news"
 
     def done(self, plane: str) -> str:
         return f"{self.prefix}done:{plane}"

@@ -30,14 +30,18 @@ from holdfast.stores.redis.line import Line, Script, TurnedAway
 T = TypeVar("T")
 
 
-def script(file: str) -> Script:
-    text = files("holdfast.stores.redis").joinpath(file).read_text(encoding="utf-8")
+def script(file: str, *before: str) -> Script:
+    """`before`: what it needs, in files of their own."""
+    folder = files("holdfast.stores.redis")
+    first, *parts = (folder.joinpath(name).read_text(encoding="utf-8") for name in (file, *before))
+    head, line_end, rest = first.partition("\n")
+    text = "".join((head, line_end, *parts, rest))
     return Script(text, hashlib.sha1(text.encode()).hexdigest())  # noqa: S324  (the name EVALSHA knows it by)
 
 
-WRITE = script("write.lua")
+WRITE = script("write.lua", "rights.lua")
 SETTLE = script("settle.lua")
-ADOPT = script("adopt.lua")
+ADOPT = script("adopt.lua", "rights.lua")
 SNAPSHOT = script("snapshot.lua")
 JOBS = script("jobs.lua")
 EVENTS = script("events.lua")

@@ -145,9 +145,14 @@ class RedisReads:
     async def list_recoverable(self, now: float, states: Collection[State], limit: int, after: str) -> Overdue:
         score, _, last = after.partition(" ")
         place = (float(score), last) if after else (-math.inf, "")
-        # Most that is due are jobs that wait for a worker: where those are not asked for, they are not walked past.
-        is_all = State.SCHEDULED in states
-        due = await (self._next_due(place, now, limit) if is_all else self._due_among(states, place, now, limit))
+        # Most that is due may be jobs that wait for a worker, and most that is in these states may be due much later: whichever
+        # is less is walked past.
+        counted = await self._counted(self._keys.counts)
+        [overdue] = await self._asking.ask(("ZCOUNT", self._keys.live, "-inf", now))
+        there = [(tenant, State(state)) for (tenant, state), _ in counted if state in states]
+        in_states = sum(jobs for (_, state), jobs in counted if state in states)
+        is_all = State.SCHEDULED in states or int(overdue) <= in_states
+        due = await (self._next_due(place, now, limit) if is_all else self._due_among(there, place, now, limit))
         asked = ("IDS", *(job_id for _, job_id in due))
         jobs = _there(await self._jobs(*asked, payload_max=LISTED_PAYLOAD_MAX)) if due else []
         more = f"{due[-1][0]!r} {due[-1][1]}" if len(due) == limit else ""
@@ -164,9 +169,10 @@ class RedisReads:
         [pairs] = await self._asking.ask(("ZRANGE", live, start, start + limit - 1, "WITHSCORES"))
         return [(float(at), job_id.decode()) for job_id, at in pairs if float(at) <= now]
 
-    async def _due_among(self, states: Collection[State], place: Place, now: float, limit: int) -> list[Place]:
-        counted = await self._counted(self._keys.counts)
-        lists = [self._keys.state(tenant, State(state)) for (tenant, state), _ in counted if state in states]
+    async def _due_among(
+        self, there: Collection[tuple[str, State]], place: Place, now: float, limit: int
+    ) -> list[Place]:
+        lists = [self._keys.state(tenant, state) for tenant, state in there]
         listed = await self._asking.ask(*(("ZRANGE", key, 0, -1) for key in lists)) if lists else []
         ids = [job_id for each in listed for job_id in each]
         [scores] = await self._asking.ask(("ZMSCORE", self._keys.live, *ids)) if ids else [[]]

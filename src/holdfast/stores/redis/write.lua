@@ -10,7 +10,8 @@
 --         its job, its run and its row;
 --         then the commands: the number of words in each, and the words
 -- Answer  'written' | 'moved': somebody has written since | 'wait': it is another plane's turn
---         or an error: another program has put something of its own under one of these names
+--         or an error: another program has put something of its own under one of these names, or the user may not do all of it
+--         any more (rights.lua)
 --
 -- Who is overtaken has the next turn: without that, a plane with large batches might never get through beside one with
 -- small ones. A turn ends with its write, or by itself.
@@ -18,6 +19,10 @@ local call = redis.call
 local head, turn, done, fronts, ready, stream = unpack(KEYS)
 local expected, word, plane, turn_ms, done_ms, channel = unpack(ARGV, 1, 6)
 
+local lacking = refused(head)
+if lacking then
+  return lacking
+end
 local whose = call('GET', turn)
 if whose and whose ~= plane then
   return 'wait'

@@ -287,9 +287,12 @@ class SqliteStore:
     async def list_outbox(self, *, limit: int) -> list[Delivery]:
         return await self._file.read(lambda reads: reads.list_outbox(limit))
 
+    async def left_of(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        return await self._file.read(lambda reads: [d for d in deliveries if reads.has_delivery(d)])
+
     async def settle_deliveries(self, deliveries: Sequence[Delivery]) -> None:
         """Remove them. Mostly the change that started the job has done so already: then nothing is written."""
-        left = await self._file.read(lambda reads: [d for d in deliveries if reads.has_delivery(d)])
+        left = await self.left_of(deliveries)
         if left:
             await self._file.write(lambda ledger: ledger.settle(left))
 

@@ -176,6 +176,9 @@ def explained(failure: Exception, subject: str, *, applied: bool | None) -> Exce
     if isinstance(failure, asyncpg.PostgresError) and not isinstance(failure, BROKEN):
         steps = (step for kind, step in _NEXT_STEPS.items() if isinstance(failure, kind))
         return StoreRefused(subject, str(failure), next_step=next(steps, "The server's log tells more"))
+    if isinstance(failure, asyncpg.InternalClientError) or "connection is closed" in str(failure):
+        # The driver tells of its own calls, not of the server.
+        return Unavailable(subject, "connection lost", applied=applied)
     return Unavailable(subject, str(failure) or "no answer in time", applied=applied)
 
 

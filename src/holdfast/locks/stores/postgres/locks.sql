@@ -116,7 +116,10 @@ BEGIN
         WHERE key = _lock.key RETURNING * INTO _lock;
         RETURN _lock;
     END IF;
-    PERFORM pg_notify(_waiter.channel, _waiter.token || _waiter.key);
+    -- Of a server's queue of notifications that is full the commit would fail; who is not woken looks by itself.
+    IF pg_notification_queue_usage() < 0.9 THEN
+        PERFORM pg_notify(_waiter.channel, _waiter.token || _waiter.key);
+    END IF;
     RETURN holdfast_grant(
         _waiter.key, _waiter.token, _waiter.holder, least(_waiter.ttl_ms, _waiter.queue_ms), _waiter.fences, _now);
 END $$;
