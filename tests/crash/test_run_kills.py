@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from servers import free_port
 
-from crash.test_plane_kills import NURSERY, Planes, free_port
+from crash.test_plane_kills import NURSERY, Planes
 from holdfast.client import AsyncClient
 from holdfast.errors import HoldfastError
 
@@ -156,7 +157,7 @@ async def test_a_fan_out_finishes_under_rolling_kills_and_repeats_no_effect_with
     store, bank, chance = tmp_path / "plane.db", tmp_path / "bank.db", random.Random()
     store.with_name("plane.toml").write_text(CONFIG)
     make_bank(bank)
-    async with Planes(store, free_port(chance)) as planes, Workers(planes.url, tmp_path / "workers.err") as workers:
+    async with Planes(store, free_port()) as planes, Workers(planes.url, tmp_path / "workers.err") as workers:
         await planes.start()
         for name in ("one", "two"):
             await workers.start(name)
