@@ -21,6 +21,9 @@ from holdfast.locks.stores import open_store
 
 T = TypeVar("T")
 
+SOON_S = 5.0
+"""For what takes some tenths of a second, where left to itself it would take no end: a busy machine lets us notice late."""
+
 
 @dataclass(frozen=True)
 class Backend:
