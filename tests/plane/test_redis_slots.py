@@ -304,11 +304,14 @@ async def test_nothing_is_lost_and_nothing_ends_twice_while_the_slot_is_moved_to
 
     async def move() -> None:
         for nodes in cycle((cluster, cluster[::-1])):
+            began = SYSTEM.now()
             with moving(nodes, named(url, "")) as slot:
                 await carried(slot)
             if stop.is_set():
                 return
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(
+                max(0.1, SYSTEM.now() - began)
+            )  # half of the time is the planes', however slow the machine
 
     async with plane(on(url)) as one, plane(on(url)) as two:
         async with working(one, "w1"), working(two, "w2"):
