@@ -7,6 +7,7 @@ import os
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +21,9 @@ from holdfast.locks.runtime import SYSTEM
 from holdfast.locks.stores import open_store
 
 T = TypeVar("T")
+
+SOON_S = 5.0
+"""For what takes some tenths of a second, where left to itself it would take no end: a busy machine lets us notice late."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,15 @@ def make_backend(name: str, running: backends.Running, directory: Path) -> Backe
             servers.unavailable(name, str(why))
     server = running[name]
     return Backend(name, module.url(server, directory), module.TTL_MS_MIN, server, prefix)
+
+
+def sockets() -> set[str]:
+    """Of this process."""
+    found = set()
+    for place in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # another thread has closed it meanwhile
+            found.add(place.readlink().name)
+    return {name for name in found if name.startswith("socket:")}
 
 
 async def eventually(read: Callable[[], Awaitable[T]], *, within_s: float = 10.0) -> T:

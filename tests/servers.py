@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -28,6 +29,10 @@ READY_S_MAX = 30.0
 MEMORY = Path("/dev/shm")
 ROOM = 4 * 2**30
 """Bytes that must be free there: a run's servers and the files of its tests take a fifth of it."""
+PORTS = range(10_000, 30_000)
+_CHANCE = random.SystemRandom()
+"""Hypothesis begins every test with the same seed, and so in every worker of a test run."""
+_chosen: set[int] = set()
 
 
 @dataclass
@@ -105,9 +110,14 @@ class Server:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Not one of those that the kernel gives away, to clients and to whoever asks for any: before the server listens, and while it
+    is killed, somebody else could be given it; one who knocks there meanwhile, that very port. Nor one that was chosen before."""
+    while True:
+        port = _CHANCE.choice(PORTS)
+        if port not in _chosen:
+            with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+                _chosen.add(port)
+                return port
 
 
 def redis_server(*options: str, port: int | None = None, binary: Path | None = None) -> Server:

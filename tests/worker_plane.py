@@ -21,7 +21,7 @@ from holdfast.worker.identity import find_start
 
 TASKS = f"{Path(__file__).parent / 'worker/tasks.py'}:worker"
 LEASE_S = 1.5
-IN_TIME_S = LEASE_S + 1.0
+IN_TIME_S = LEASE_S + 8.0
 """A busy machine lets us notice late what has ended in time. Left to themselves, these handlers take a minute. To the
 millisecond it is shown where time is virtual."""
 AT_ONCE = Backoff(first_s=0.01)

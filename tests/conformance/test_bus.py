@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import servers
+from harness import eventually
 from plane.jobs import ManualRuntime, stepped, submitted
 from plane.nats_buses import nats_bus, nats_running
 from plane.store_fixtures import EVERY_EMPTY, TIMEOUT_S
@@ -135,7 +136,7 @@ async def test_arrival_is_announced_once_there_is_something_to_take(line: Line) 
     line.bus.on_arrival(take)
 
     delivery, _ = await line.send("w1", 1)
-    await asyncio.sleep(0.01)
+    await eventually(lambda: asyncio.sleep(0, found))
 
     assert [await taking for taking in found] == [[delivery]]
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
-from harness import Backend
+from harness import Backend, eventually, sockets
 
 from holdfast.locks.errors import Unavailable
 from holdfast.locks.port import Busy, Grant, LockStore, Renewal, Standing
 
-A, B = "a" * 32, "b" * 32
+A, B, C = "a" * 32, "b" * 32, "c" * 32
 LONG = 60_000
 
 
@@ -42,6 +43,31 @@ async def test_open_and_close_may_be_repeated_and_leave_no_task(backend: Backend
     await asyncio.sleep(0)
 
     assert asyncio.all_tasks() == before
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds sockets by /proc")
+async def test_closing_that_is_cancelled_leaves_no_connection_behind(backend: Backend) -> None:
+    before, turns, was_cancelled = sockets(), 0, True
+    troubles: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, trouble: troubles.append(trouble))
+
+    async def are_those_of_before() -> bool:
+        return sockets() <= before
+
+    while was_cancelled:
+        turns += 1
+        store = backend.open()
+        await store.open()
+        await granted(store, backend.key(), A)
+        await asyncio.gather(*(store.acquire(backend.key(), token, ttl_ms=LONG, queue_ms=100) for token in (B, C)))
+        closing = asyncio.create_task(store.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        was_cancelled = closing.cancel()
+        await asyncio.wait([closing])
+        await eventually(are_those_of_before)
+
+    assert troubles == []
 
 
 async def test_many_opens_at_once_prepare_one_store(backend: Backend) -> None:

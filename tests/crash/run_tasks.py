@@ -5,8 +5,10 @@ A real bank would know a repetition by its key. This one does not, so that every
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 from holdfast.worker import Job, Worker
 
@@ -15,6 +17,9 @@ worker = Worker(name="clerk", slots=20, backlog=60)
 
 @worker.task("book", isolation="async")
 async def book(job: Job) -> int:
+    if job.payload["item"] >= job.payload["held_from"]:
+        while not Path(job.payload["enough"]).exists():
+            await asyncio.sleep(0.02)
     paid: int = await job.once("book", enter, job.payload["bank"], job.payload["item"], idempotent=True)
     return paid
 

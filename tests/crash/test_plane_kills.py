@@ -12,7 +12,6 @@ import json
 import os
 import random
 import signal
-import socket
 import sqlite3
 import sys
 from collections import Counter
@@ -21,6 +20,7 @@ from typing import Any, Self
 
 import httpx2
 import pytest
+from servers import free_port
 
 from holdfast.http1.answer import BrokenExchange
 from holdfast.worker.http1 import Address
@@ -31,14 +31,6 @@ ALIVE_S_MAX = 0.25
 AWAY_S = 0.05
 """Until somebody whom nobody answers asks again. Asking more often takes more of the machine than a plane's start."""
 TERMINAL = ("SUCCEEDED", "FAILED", "CANCELLED", "TIMEOUT", "DENIED")
-
-
-def free_port(chance: random.Random) -> int:
-    """Below those the kernel gives to clients: one that knocks at a dead plane's port could be given that very port."""
-    while True:
-        port = chance.randrange(20_000, 30_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
 
 
 class Load:
@@ -182,7 +174,7 @@ def judge(store: Path, load: Load) -> None:
 @pytest.mark.timeout(300)
 async def test_plane_killed_a_hundred_times_loses_nothing_acknowledged(tmp_path: Path) -> None:
     store, chance = tmp_path / "plane.db", random.Random()
-    port = free_port(chance)
+    port = free_port()
     store.with_name("plane.toml").write_text('[topics."*"]\nlease_s = 2\ndispatch_timeout_s = 2\nmax_attempts = 1000\n')
     async with Planes(store, port) as planes:
         load = Load(planes.url)

@@ -18,7 +18,7 @@ from holdfast.app import _Server, running
 from holdfast.client import AsyncClient
 from holdfast.config import Settings
 from holdfast.core.people import People
-from holdfast.core.states import Risk
+from holdfast.core.states import Risk, State
 from holdfast.core.topic import Topic, Topics
 from holdfast.gateway.app import Gateway, build
 from holdfast.gateway.keys import Keys
@@ -58,6 +58,18 @@ class Served:
         """A job that a worker has begun: its delivery."""
         await self.client.submit(topic, **limits)
         return await self.start(worker)
+
+    async def dispatched(self) -> str:
+        """A job that waits for the worker, whose claim has not come yet."""
+        job = await self.client.submit("t")
+        while (await self.client.get(job.id)).state != State.DISPATCHED:
+            await asyncio.sleep(0)
+        return job.id
+
+    async def wait_claimed(self, worker: str = "w1") -> None:
+        """Until a claim of the worker has arrived."""
+        while not self.plane.claims.waits(worker):
+            await asyncio.sleep(0)
 
     async def start(self, worker: str = "w1") -> dict[str, Any]:
         """The first job there is, begun by a worker: its delivery."""

@@ -107,7 +107,7 @@ async def test_wait_returns_as_soon_as_the_job_has_ended(served: Served) -> None
     outcome = {"job_id": delivery["job_id"], "fence": delivery["fence"], "outcome": "succeeded", "result": 5}
     await served.work("complete", worker="w1", outcomes=[outcome])
 
-    assert (await asyncio.wait_for(waiting, 2)).result == 5
+    assert (await asyncio.wait_for(waiting, 10)).result == 5
 
 
 async def test_job_is_watched_to_its_end_whatever_kinds_are_wanted(served: Served) -> None:
@@ -117,7 +117,7 @@ async def test_job_is_watched_to_its_end_whatever_kinds_are_wanted(served: Serve
     async def watched() -> list[str]:
         return [event.kind async for event in served.client.watch(job.id, kinds=["job.sub*"])]
 
-    assert await asyncio.wait_for(watched(), 3) == ["job.submitted"]
+    assert await asyncio.wait_for(watched(), 10) == ["job.submitted"]
 
 
 def test_verbs_show_their_signatures_and_promises() -> None:

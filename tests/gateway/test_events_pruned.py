@@ -38,10 +38,10 @@ async def test_reader_that_missed_pruned_events_is_told_and_reads_on(served: Ser
     await prune(served)
 
     async with reading(served, last_event_id="1") as stream:
-        gap = await asyncio.wait_for(anext(stream), 3)
-        after = await asyncio.wait_for(anext(stream), 3)
+        gap = await asyncio.wait_for(anext(stream), 10)
+        after = await asyncio.wait_for(anext(stream), 10)
         newest = await served.client.submit("t")
-        live = await asyncio.wait_for(anext(stream), 3)
+        live = await asyncio.wait_for(anext(stream), 10)
 
     assert (gap["event"], told(gap)) == ("gap", {"reason": "pruned", "resume_after": 1})
     assert [told(message)["job_id"] for message in (after, live)] == [last.id, newest.id], (
@@ -59,7 +59,7 @@ async def test_what_is_left_between_is_shown_after_the_gap(served: Served, monke
     await prune(served)
 
     async with reading(served, "?after=0") as stream:
-        messages = [await asyncio.wait_for(anext(stream), 3) for _ in range(5)]
+        messages = [await asyncio.wait_for(anext(stream), 10) for _ in range(5)]
 
     assert messages[0]["event"] == "gap"
     assert [told(message)["job_id"] for message in messages[1:]] == kept
@@ -71,7 +71,7 @@ async def test_number_that_was_pruned_is_no_number_of_another_store(served: Serv
     await prune(served)
 
     async with reading(served, last_event_id="2") as stream:
-        message = await asyncio.wait_for(anext(stream), 3)
+        message = await asyncio.wait_for(anext(stream), 10)
 
     assert told(message)["job_id"] == last.id, "nothing after it is missing"
 
@@ -84,7 +84,7 @@ async def test_reader_is_not_told_of_what_others_have_lost(served: Served) -> No
     await prune(served)
 
     async with reading(served, "?after=0") as stream:
-        assert told(await asyncio.wait_for(anext(stream), 3))["job_id"] == ours.id
+        assert told(await asyncio.wait_for(anext(stream), 10))["job_id"] == ours.id
 
 
 async def test_reader_of_one_job_is_told_only_if_that_one_is_gone(served: Served) -> None:
@@ -93,9 +93,9 @@ async def test_reader_of_one_job_is_told_only_if_that_one_is_gone(served: Served
     await prune(served)
 
     async with reading(served, f"?after=0&job={kept.id}") as stream:
-        assert told(await asyncio.wait_for(anext(stream), 3))["job_id"] == kept.id
+        assert told(await asyncio.wait_for(anext(stream), 10))["job_id"] == kept.id
     async with reading(served, f"?after=0&job={gone}") as stream:
-        assert told(await asyncio.wait_for(anext(stream), 3))["reason"] == "pruned"
+        assert told(await asyncio.wait_for(anext(stream), 10))["reason"] == "pruned"
 
 
 async def test_client_reads_on_past_what_was_pruned(served: Served) -> None:

@@ -129,7 +129,7 @@ async def test_long_poll_answers_when_the_job_has_ended(served: Served) -> None:
 
     await served.client.cancel(job.id)
 
-    assert (await asyncio.wait_for(waiting, 2)).json()["state"] == "CANCELLED"
+    assert (await asyncio.wait_for(waiting, 10)).json()["state"] == "CANCELLED"
 
 
 async def test_long_poll_with_a_version_answers_at_any_change(served: Served) -> None:
@@ -140,7 +140,7 @@ async def test_long_poll_with_a_version_answers_at_any_change(served: Served) ->
 
     await served.introduce()
 
-    assert (await asyncio.wait_for(waiting, 3)).json()["state"] == "DISPATCHED"
+    assert (await asyncio.wait_for(waiting, 10)).json()["state"] == "DISPATCHED"
 
 
 async def test_long_poll_ends_when_its_time_is_over(served: Served) -> None:
@@ -178,7 +178,7 @@ async def test_draining_answers_those_who_wait(served: Served) -> None:
 
     served.gateway.drain()
 
-    assert (await asyncio.wait_for(waiting, 2)).status_code == 200
+    assert (await asyncio.wait_for(waiting, 10)).status_code == 200
     assert (await served.http.get("/readyz")).status_code == 503
     assert (await served.http.get("/livez")).status_code == 200
 

@@ -10,7 +10,6 @@ from locks.virtual import VirtualRuntime, on_virtual_time
 
 from gateway.conftest import Served
 from holdfast.core.job import Job
-from holdfast.core.states import State
 from holdfast.flow import execute
 from holdfast.gateway.claims import QUIET_MAX, QUIET_S, Claims
 from holdfast.ports import Delivery
@@ -43,14 +42,6 @@ async def handed(served: Served, looks: list[str]) -> str:
         await asyncio.sleep(0)
     job = await served.client.submit("t")
     assert await claim == [job.id]
-    return job.id
-
-
-async def dispatched(served: Served) -> str:
-    """A job that waits for the worker, whose claim has not come yet."""
-    job = await served.client.submit("t")
-    while (await served.client.get(job.id)).state != State.DISPATCHED:
-        await asyncio.sleep(0)
     return job.id
 
 
@@ -90,7 +81,7 @@ async def test_what_waits_behind_a_lost_answer_is_found_at_once(served: Served, 
     """The claim that was given the lost answer again has not looked for anything else."""
     await served.introduce()
     lost = await handed(served, looks)
-    behind = await dispatched(served)
+    behind = await served.dispatched()
 
     assert await claimed(served, holding=[]) == [lost]
     assert await claimed(served) == [behind]
@@ -101,7 +92,7 @@ async def test_what_waits_behind_a_stale_delivery_is_found_at_once(
 ) -> None:
     """A look that gives out less than it was asked for has not seen everything, if some of what it took was stale."""
     await served.introduce()
-    stale, fresh, behind = [await dispatched(served) for _ in range(3)]
+    stale, fresh, behind = [await served.dispatched() for _ in range(3)]
     bus = served.plane.bus
     take = bus.take
 
@@ -123,7 +114,7 @@ async def test_delivery_of_which_no_hint_came_is_found_when_the_quiet_ends(
     """Another plane's hint was lost, or somebody took it and failed: a claim that was spared its look does not wait for long."""
     await served.introduce()
     monkeypatch.setattr(served.plane.store, "_arrival_listeners", [])
-    job = await dispatched(served)
+    job = await served.dispatched()
     claims = served.plane.claims
     with claims.serving("w1") as claim:
         claims.found_nothing("w1", claim, looked_at=served.plane.runtime.now())

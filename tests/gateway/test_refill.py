@@ -35,8 +35,7 @@ async def complete_until_filled(served: Served, step: dict[str, Any]) -> tuple[d
     nobody is given anything past others, and until the scheduler has looked somebody may wait."""
     for _ in range(STEPS):
         waiting = asyncio.create_task(served.work("claim", worker="w1", wait_s=20, start=True))
-        while not served.plane.claims.waits("w1"):
-            await asyncio.sleep(0)
+        await served.wait_claimed()
         if following := (await complete(served, step, refill=1))["deliveries"]:
             assert not waiting.done()
             waiting.cancel()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 
 import httpx2
 import pytest
+from harness import eventually
 from msgspec.structs import replace
 from plane.jobs import sending
 
@@ -42,7 +42,7 @@ async def test_claim_waits_for_the_first_delivery(served: Served) -> None:
 
     job = await served.client.submit("t")
 
-    [delivery] = (await asyncio.wait_for(waiting, 3))["deliveries"]
+    [delivery] = (await asyncio.wait_for(waiting, 10))["deliveries"]
     assert (delivery["job_id"], (await served.client.get(job.id)).state) == (job.id, "RUNNING")
 
 
@@ -128,14 +128,17 @@ async def test_caller_who_hung_up_gets_no_job(served: Served) -> None:
     """A job started for nobody would wait for its lease to run out."""
     await served.introduce()
     async with httpx2.AsyncClient(base_url=served.url, trust_env=False) as other:
-        with contextlib.suppress(httpx2.ReadTimeout):
-            await other.post("/v1/work/claim", json={"worker": "w1", "wait_s": 30, "start": True}, timeout=0.1)
-    await asyncio.sleep(0.05)
+        body = {"worker": "w1", "wait_s": 30, "start": True}
+        claiming = asyncio.create_task(other.post("/v1/work/claim", json=body, timeout=20))
+        await served.wait_claimed()
+        claiming.cancel()
+        await asyncio.wait([claiming])
+    await eventually(lambda: asyncio.sleep(0, not served.plane.claims.waits("w1")))
 
-    job = await served.client.submit("t")
-    await asyncio.sleep(0.2)
+    job_id = await served.dispatched()
 
-    assert (await served.client.get(job.id)).state == "DISPATCHED"
+    [delivery] = (await served.work("claim", worker="w1", wait_s=5))["deliveries"]
+    assert delivery["job_id"] == job_id
 
 
 async def test_unknown_worker_must_say_hello(served: Served) -> None:

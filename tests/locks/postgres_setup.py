@@ -12,17 +12,21 @@ import psycopg
 import servers
 from harness import Backend, make_backend
 
+OURS = "application_name = current_setting('application_name') AND pid <> pg_backend_pid()"
+"""Which connections of `pg_stat_activity` are those of this test."""
 A, B, C = "a" * 32, "b" * 32, "c" * 32
 LONG = 60_000
 
 
 @asynccontextmanager
 async def own_schema(running: dict[str, servers.Server | None], tmp_path: Path) -> AsyncIterator[Backend]:
-    """The shared server, with a schema of this test's own."""
+    """The shared server, with a schema of this test's own, whose name its connections bear as well: those of the last
+    test may still be there."""
     shared = make_backend("postgres", running, tmp_path)
     schema = f"t{uuid.uuid4().hex[:12]}"
     await run(shared.url, f"CREATE SCHEMA {schema}")
-    yield Backend("postgres", f"{shared.url}?search_path={schema}", shared.ttl_ms, shared.server, shared.prefix)
+    url = f"{shared.url}?application_name={schema}&search_path={schema}"
+    yield Backend("postgres", url, shared.ttl_ms, shared.server, shared.prefix)
     await run(shared.url, f"DROP SCHEMA {schema} CASCADE")
 
 

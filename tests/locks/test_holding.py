@@ -193,7 +193,7 @@ async def test_pattern_ttl_hold_keeps_others_out_and_lets_its_owner_in(
     backend: Backend, locks: Locks, rival: Locks
 ) -> None:
     """Row 78: the owner ticks every poll; nobody else inside the window."""
-    loop = LockClass("loop", ttl=max(0.3, backend.ttl_ms / 1000), pattern="ttl_hold")
+    loop = LockClass("loop", ttl=max(1.0, backend.ttl_ms / 1000), pattern="ttl_hold")
     window = await locks.claim(loop, "default")
 
     assert window is not None

@@ -36,7 +36,7 @@ JOB = LockClass("job", ttl=30, wait=5)
 
 def renewed(backend: Backend) -> LockClass:
     """A class that renews as often as a test can wait for."""
-    return LockClass("renewed", ttl=max(0.6, backend.ttl_ms / 1000), wait=5)
+    return LockClass("renewed", ttl=max(1.5, backend.ttl_ms / 1000), wait=5)
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def value(registry: CollectorRegistry, name: str, namespace: str, **labels: str)
 
 
 def short_lived(backend: Backend, name: str, *, on_renewal_failure: str = "fence") -> LockClass:
-    return LockClass(name, ttl=max(0.6, 2 * backend.ttl_ms / 1000), on_renewal_failure=on_renewal_failure)
+    return LockClass(name, ttl=max(1.5, 2 * backend.ttl_ms / 1000), on_renewal_failure=on_renewal_failure)
 
 
 @contextmanager
@@ -219,7 +219,7 @@ async def test_a_claimed_window_is_counted(url: str, registry: CollectorRegistry
 async def test_a_refused_renewal_is_not_counted_as_renewed(
     url: str, registry: CollectorRegistry, observer: Observer
 ) -> None:
-    brief = LockClass("brief", ttl=0.6)
+    brief = LockClass("brief", ttl=1.5)
     async with Locks(url, observer=observer) as locks:
         with pytest.raises(LeaseLost):
             async with locks.hold(brief, "1") as lease:
@@ -241,12 +241,14 @@ async def test_a_stuck_event_loop_is_shown_while_leases_are_kept(
     url: str, registry: CollectorRegistry, observer: Observer
 ) -> None:
     async with Locks(url, observer=observer) as locks, locks.hold(LockClass("stuck", ttl=1), "1"):
+        began = time.monotonic()
         await asyncio.sleep(0.1)
         time.sleep(0.5)
         shown = registry.get_sample_value("holdfast_loop_lag_seconds")
+        took_s = time.monotonic() - began
 
     assert shown is not None
-    assert 0.1 <= shown <= 0.7
+    assert 0.1 <= shown <= took_s
 
 
 def test_the_longest_lag_is_shown_for_a_while_and_then_forgotten(registry: CollectorRegistry) -> None:

@@ -15,7 +15,7 @@ from holdfast.locks.port import Busy, Grant, LockStore, Renewal, Standing
 from holdfast.locks.runtime import SYSTEM
 from holdfast.locks.stores import open_store
 from holdfast.locks.stores.postgres import store as postgres
-from locks.postgres_setup import LONG, A, B, C, own_schema, run
+from locks.postgres_setup import LONG, OURS, A, B, C, own_schema, run
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ async def free_again(store: LockStore, *keys: str) -> None:
 
 async def ways(backend: Backend) -> set[str]:
     """Which way the last batch went, by what the server was asked last on each connection."""
-    asked = await run(backend.url, "SELECT query FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    asked = await run(backend.url, f"SELECT query FROM pg_stat_activity WHERE {OURS}")
     queries = " ".join(row["query"] or "" for row in asked)
     return {way for way, sign in (("free", "granted AS ("), ("batch", "holdfast_batch(")) if sign in queries}
 

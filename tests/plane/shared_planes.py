@@ -10,6 +10,8 @@ from holdfast.locks.runtime import SYSTEM
 from holdfast.stores import open_store
 
 TOPICS = Topics((Topic(name="*", lease_s=2.0, dispatch_timeout_s=2.0, pending_timeout_s=1.0),))
+CUTS_MIN = 6
+"""How many connections must have died, or nothing was shown; however slow the machine is."""
 JOBS = 60
 
 

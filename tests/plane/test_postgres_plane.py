@@ -12,7 +12,7 @@ import servers
 
 from plane.over_http import plane, submit, wait_ended, working
 from plane.postgres_schemas import fresh_schema, server_url
-from plane.shared_planes import JOBS, ends, has_gaps, on
+from plane.shared_planes import CUTS_MIN, JOBS, ends, has_gaps, on
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ async def test_nothing_is_lost_and_nothing_ends_twice_while_connections_die(
         ended = 0
         connection = await psycopg.AsyncConnection.connect(server_url(running), autocommit=True)
         async with connection:
-            while not stop.is_set():
+            while not stop.is_set() or ended < CUTS_MIN:
                 rows = await connection.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'doomed'"
                 )
@@ -47,7 +47,7 @@ async def test_nothing_is_lost_and_nothing_ends_twice_while_connections_die(
             await wait_ended(two, ids)
             terminated = await terminating
 
-    assert terminated > 5, "the faults must have happened"
+    assert terminated >= CUTS_MIN, "the faults must have happened"
     assert len(set(ids)) == JOBS
     assert await ends(url) == Counter(dict.fromkeys(ids, 1))
     assert not await has_gaps(url)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import signal
 import sys
 from collections.abc import Sequence
@@ -15,7 +14,8 @@ from pathlib import Path
 from typing import Self
 
 import httpx2
-from crash.test_plane_kills import NURSERY, free_port
+from crash.test_plane_kills import NURSERY
+from servers import free_port
 
 TASKS = f"{Path(__file__).with_name('fleet_tasks.py')}:worker"
 LOOK_EVERY_S = 0.05
@@ -48,12 +48,12 @@ class Member:
                 await asyncio.sleep(LOOK_EVERY_S)
 
 
-def members_of(options: Sequence[Sequence[str]], counts: dict[str, int], chance: random.Random) -> list[Member]:
+def members_of(options: Sequence[Sequence[str]], counts: dict[str, int]) -> list[Member]:
     """So many of each role, with one of the `options` in turn; and workers, who speak to the gateways in turn."""
     members: list[Member] = []
     for role in ("gateway", "scheduler", "reconciler"):
         for number in range(counts[role]):
-            port = free_port(chance)
+            port = free_port()
             command = [role, "--port", str(port), *options[number % len(options)]]
             members.append(Member(f"{role}-{number}", command, f"http://127.0.0.1:{port}"))
     gateways = [member.url for member in members if member.name.startswith("gateway")]

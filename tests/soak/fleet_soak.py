@@ -150,7 +150,7 @@ async def soak_fleet(name: str, directory: Path, *, seconds: float, tells: bool 
         nats = [stack.enter_context(nats_server())] if combination.nats else []
         ways = [[await stack.enter_async_context(Proxy(server.port)) for server in (store, *nats)] for _ in range(WAYS)]
         options = [options_of(way, config, store, *nats) for way in ways]
-        fleet = await stack.enter_async_context(Fleet(members_of(options, COUNTS, chance), directory / "fleet.err"))
+        fleet = await stack.enter_async_context(Fleet(members_of(options, COUNTS), directory / "fleet.err"))
         await fleet.wait_ready()
         people = People(fleet.gateways, ledger)
         nemesis = Nemesis(fleet.members, [*chain(*ways)], [store, *nats], chance, lease_s=LEASE_S)

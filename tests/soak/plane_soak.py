@@ -13,7 +13,8 @@ import signal
 import time
 from pathlib import Path
 
-from crash.test_plane_kills import Load, Planes, free_port, judge, unfinished
+from crash.test_plane_kills import Load, Planes, judge, unfinished
+from servers import free_port
 
 from soak.leaks import find_leaks, look_at
 from soak.lock_soak import Tally
@@ -29,7 +30,7 @@ async def soak_plane(directory: Path, *, seconds: float, tells: bool = False) ->
     tally, began = Tally("plane on sqlite"), time.monotonic()
     store, chance = directory / "plane.db", random.Random()
     store.with_name("plane.toml").write_text(SETTINGS)
-    async with Planes(store, free_port(chance)) as planes:
+    async with Planes(store, free_port()) as planes:
         load = Load(planes.url)
         people = [asyncio.create_task(load.submit(who)) for who in range(4)]
         worker = asyncio.create_task(load.work())

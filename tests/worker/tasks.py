@@ -157,7 +157,7 @@ async def refuse_to_stop(job: Job) -> str:
     return "done"
 
 
-@worker.task("die-once")
+@worker.task("long-lease.die-once")
 def die_once(job: SyncJob) -> int:
     mark(job, "began")
     if job.attempt == 1:

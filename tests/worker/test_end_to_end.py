@@ -136,15 +136,16 @@ async def test_what_no_json_can_carry_fails_its_job_and_nothing_else(url: str, c
 
 
 async def test_child_that_dies_is_seen_at_once_and_its_job_runs_again(url: str, client: Client, tmp_path: Path) -> None:
+    """With a lease of a minute: it is not waited for."""
     file = tmp_path / "marks"
     async with serving(TASKS, url=url, slots=2):
-        job_id = await client.submit("die-once", {"file": str(file)})
+        job_id = await client.submit("long-lease.die-once", {"file": str(file)})
         job = await client.wait_ended(job_id)
         events = await client.events(job_id)
 
     assert (job["state"], job["result"]) == ("SUCCEEDED", 2)
     at = dict(reversed(events))  # the first of each kind
-    assert at["job.retried"] - at["job.started"] < 0.5
+    assert at["job.retried"] - at["job.started"] < 10
 
 
 @pytest.mark.parametrize(
@@ -190,7 +191,7 @@ async def test_cancel_does_not_wait_for_a_renewal(url: str, client: Client, tmp_
         job_id = await client.submit("long-lease.sleep", {"file": str(file), "seconds": 60})
         await wait_marked(file, "began")
         await client.cancel(job_id)
-        job = await client.wait_ended(job_id, within_s=1)
+        job = await client.wait_ended(job_id, within_s=3)
 
     assert job["state"] == "CANCELLED"
 

@@ -102,7 +102,7 @@ async def test_caller_who_is_out_of_time_hangs_up() -> None:
     async with served(lambda number: None if number == 1 else OK) as (server, address):
         with pytest.raises(TimeoutError):
             await post(address, within_s=0.05)
-        await asyncio.wait_for(server.hung_up.wait(), 2)
+        await asyncio.wait_for(server.hung_up.wait(), 10)
         assert await post(address) == Reply(200, b"ok", "OK")
 
 

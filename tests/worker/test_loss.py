@@ -60,7 +60,7 @@ async def test_attempt_that_the_plane_gave_away_is_killed_at_once(tmp_path: Path
                 stop_process(first.pid)
                 await wait_marked(file, "began", times=2)
                 os.kill(first.pid, signal.SIGCONT)
-                async with asyncio.timeout(1):
+                async with asyncio.timeout(IN_TIME_S):
                     while runs(int(pid)):
                         await asyncio.sleep(0.005)
                 job = await client.get(job_id)
@@ -99,7 +99,7 @@ async def test_killed_worker_takes_along_what_its_handlers_have_started(tmp_path
             await client.run("echo")
             if undertakers > 1:
                 os.kill(undertaker_of(first.pid), signal.SIGKILL)
-                await client.run("die-once", {"file": str(tmp_path / "died")})
+                await client.run("long-lease.die-once", {"file": str(tmp_path / "died")})
             await client.submit("long-lease.tool", {"file": str(file)})
             [[_, tool, _]] = await wait_marked(file, "tool")
             first.kill()

@@ -114,9 +114,11 @@ class BatchWriter:
         self._fail([*self._urgent, *self._calls], lambda: self._away("the store was closed"))
         self._urgent.clear()
         self._calls.clear()
-        if self._task is not None:
-            await asyncio.wait([self._task])
-        await self._batches.close()
+        try:
+            if self._task is not None:
+                await asyncio.wait([self._task])
+        finally:
+            await self._batches.close()
 
     async def _run(self) -> None:
         try:

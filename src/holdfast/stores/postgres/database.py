@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,13 @@ import asyncpg
 from holdfast.core.retention import Limits
 from holdfast.core.topic import Topics
 from holdfast.errors import HoldfastError
-from holdfast.locks.stores.postgres.link import FAILURES, Listener
+from holdfast.locks.stores.postgres.link import FAILURES, Listener, hang_up
 from holdfast.ports import Delivery, JobEvent, Pruned, Snapshot
 from holdfast.stores.batch_writer import BatchWriter
 from holdfast.stores.news import News
 from holdfast.stores.postgres import retention, run_retention
 from holdfast.stores.postgres.flush import SETTLE
-from holdfast.stores.postgres.link import Lines, answered, connect_first, hang_up, translated
+from holdfast.stores.postgres.link import Lines, answered, connect_first, translated
 from holdfast.stores.postgres.reads import Reads
 from holdfast.stores.postgres.records import RecordReads
 from holdfast.stores.postgres.rows import DELIVERY, arrays_of
@@ -104,12 +105,11 @@ class Database:
             return
         assert self._clock_task is not None
         assert self._listener is not None
-        self._clock_task.cancel()
-        await asyncio.wait([self._clock_task])
-        await self._listener.close()
-        await writer.close()
-        await self.news.close()
-        await self._lines.close()
+        async with AsyncExitStack() as last:  # whoever has no time to wait for one of them still leaves none behind
+            for each in (self._lines, self.news, writer, self._listener):
+                last.push_async_callback(each.close)
+            self._clock_task.cancel()
+            await asyncio.wait([self._clock_task])
 
     async def write_snapshot(self, snapshot: Snapshot) -> bool:
         done = await self._lines.change(lambda connection: connection.execute(_SNAPSHOT, *snapshot))

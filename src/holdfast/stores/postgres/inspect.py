@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.inspection import Aspect, Fact, Inspection, Replicas, Sync, Writes
 from holdfast.locks.stores import shown
-from holdfast.locks.stores.postgres.link import FAILURES
-from holdfast.stores.postgres.link import answered, connect_first, hang_up, refuse_encoding, translated
+from holdfast.locks.stores.postgres.link import FAILURES, hang_up
+from holdfast.stores.postgres.link import answered, connect_first, refuse_encoding, translated
 
 if TYPE_CHECKING:
     from holdfast.locks.runtime import Runtime

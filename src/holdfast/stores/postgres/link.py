@@ -6,7 +6,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -23,6 +23,7 @@ from holdfast.locks.stores.postgres.link import (
     MAKE_UTF8,
     ended_at,
     explained,
+    hang_up,
     not_utf8,
     refuse_lent_sessions,
 )
@@ -159,8 +160,12 @@ class Lines:
     async def close(self) -> None:
         self._open = False
         idle, self._idle = self._idle, []
-        for connection in idle:
-            await hang_up(connection, timeout_s=self._timeout_s)
+        try:
+            for connection in idle:
+                await hang_up(connection, timeout_s=self._timeout_s)
+        finally:
+            for connection in idle:
+                connection.terminate()
 
     async def fetch(self, sql: str, *arguments: Any) -> list[Any]:
         """For what changes nothing: if the connection had died, it is asked once more."""
@@ -229,8 +234,3 @@ class Lines:
         for connection in self._idle:
             connection.terminate()
         self._idle.clear()
-
-
-async def hang_up(connection: asyncpg.Connection, *, timeout_s: float) -> None:
-    with suppress(*FAILURES), ended_at(connection, asyncio.get_running_loop().time() + timeout_s):
-        await connection.close()

@@ -10,10 +10,10 @@ import asyncpg
 
 from holdfast.errors import StoreUnavailable
 from holdfast.locks.stores import shown
-from holdfast.locks.stores.postgres.link import FAILURES
+from holdfast.locks.stores.postgres.link import FAILURES, hang_up
 from holdfast.stores.portable import PAGE, Check, JobRow, Page, Row, SnapshotRow, at_work, not_empty, outdated
 from holdfast.stores.postgres.flush import ARRANGE
-from holdfast.stores.postgres.link import connect_first, hang_up, translated
+from holdfast.stores.postgres.link import connect_first, translated
 from holdfast.stores.postgres.rows import NEW_JOB, SELECT_JOB, arrays_of, new_job_values
 from holdfast.stores.postgres.schema import KNOWN, prepare
 from holdfast.stores.postgres.writer import LOCK

@@ -16,11 +16,11 @@ from typing import Any
 import asyncpg
 
 from holdfast.errors import HoldfastError
-from holdfast.locks.stores.postgres.link import FAILURES, ROLLED_BACK, ended_at
+from holdfast.locks.stores.postgres.link import FAILURES, ROLLED_BACK, ended_at, hang_up
 from holdfast.stores.batch import BatchLedger, Needs
 from holdfast.stores.batch_writer import Batch, InDoubt
 from holdfast.stores.postgres.flush import Moved, flush
-from holdfast.stores.postgres.link import LOST, connect, hang_up, is_unstorable, translated
+from holdfast.stores.postgres.link import LOST, connect, is_unstorable, translated
 from holdfast.stores.postgres.load import load
 
 BATCH_MAX = 2000
@@ -59,8 +59,7 @@ class PostgresBatches:
     async def close(self) -> None:
         self._open = False
         connection, self._connection = self._connection, None
-        if connection is not None:
-            await hang_up(connection, timeout_s=self._timeout_s)
+        await hang_up(connection, timeout_s=self._timeout_s)
 
     def is_everybodys(self, failure: Exception) -> bool:
         # Of a server that is full, or lets nobody in, it would be of no use to ask for each of them apart.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -113,13 +113,12 @@ class RedisDatabase:
         writer, self.writer = self.writer, None
         if writer is None:
             return
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.wait(self._tasks)
-        await writer.close()
-        await self.news.close()
-        await self._reading.close()
-        await self._listening.close()
+        async with AsyncExitStack() as last:  # whoever has no time to wait for one of them still leaves none behind
+            for each in (self._listening, self._reading, self.news, writer):
+                last.push_async_callback(each.close)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
 
     async def write_snapshot(self, snapshot: Snapshot) -> bool:
         return bool(await self._asking.change(SNAPSHOT, (self._keys.snapshot,), snapshot))

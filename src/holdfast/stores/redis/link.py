@@ -107,7 +107,8 @@ class PlaneLink:
         connections = [*self._besides.values(), *([self._line.connection] if self._line else [])]
         for connection in connections:
             connection.drop("the store was closed")
-            await connection.ended
+        for connection in connections:
+            await asyncio.shield(connection.ended)
 
     async def connected(self) -> Line:
         if self._is_open and self._line is not None:

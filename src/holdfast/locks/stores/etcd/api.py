@@ -10,8 +10,8 @@ import asyncio
 import json
 import ssl
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -155,8 +155,17 @@ class Gateway:
 
     async def close(self) -> None:
         self._open = False
-        for endpoint in self._endpoints:
-            await endpoint.close()
+        async with AsyncExitStack() as last:  # whoever has no time to wait for one of them still leaves none behind
+            for endpoint in self._endpoints:
+                last.push_async_callback(endpoint.close)
+
+    @asynccontextmanager
+    async def closing(self) -> AsyncIterator[None]:
+        """Closed after the block, also where that is cut short."""
+        try:
+            yield
+        finally:
+            await self.close()
 
     def distrust(self, endpoint: Endpoint | None = None) -> None:
         """Ask another endpoint first from now on, unless somebody else has seen to it already."""

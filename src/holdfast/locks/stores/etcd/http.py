@@ -73,8 +73,10 @@ class Endpoint:
         """Drop every connection; whoever still waits for an answer gets `BrokenExchange`."""
         self._closed = True
         self._idle.clear()
-        for connection in list(self._connections):
+        connections = list(self._connections)
+        for connection in connections:
             self._drop(connection)
+        for connection in connections:
             await connection.wait_dropped()
         if self._exchanges:
             await asyncio.wait(self._exchanges)  # their connections are gone, so they end at once

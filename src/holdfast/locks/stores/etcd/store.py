@@ -174,9 +174,9 @@ class EtcdStore:
         )
 
     async def close(self) -> None:
-        await self._waiters.stop()
         self._base = 0
-        await self._gateway.close()
+        async with self._gateway.closing():
+            await self._waiters.stop()
 
     @asynccontextmanager
     async def _within(self, *, applied: bool | None) -> AsyncIterator[None]:

@@ -155,6 +155,12 @@ def ended_at(connection: asyncpg.Connection, deadline: float) -> Iterator[None]:
         timer.cancel()
 
 
+async def hang_up(connection: asyncpg.Connection | None, *, timeout_s: float) -> None:
+    if connection is not None:
+        with suppress(*FAILURES), ended_at(connection, asyncio.get_running_loop().time() + timeout_s):
+            await connection.close()
+
+
 def explained(failure: Exception, subject: str, *, applied: bool | None) -> Exception:
     """The failure in the words of the port. `applied` is what is known if the answer got lost."""
     if isinstance(failure, LockError):

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,6 +51,7 @@ from holdfast.locks.stores.postgres.link import (
     connect,
     ended_at,
     explained,
+    hang_up,
     read_only,
 )
 
@@ -136,15 +136,15 @@ class PostgresStore:
         """What is under way is still answered; what was not sent ends as not applied."""
         self._open = False
         self._fail_unsent(asyncpg.InterfaceError("the store was closed"))
-        if self._listener is not None:
-            await self._listener.close()
-            self._listener = None
-        if self._sender is not None:
-            await asyncio.wait([self._sender])
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(*FAILURES), ended_at(connection, self._loop.time() + self._timeout_s):
-                await connection.close()
+        try:
+            if self._listener is not None:
+                await self._listener.close()
+                self._listener = None
+            if self._sender is not None:
+                await asyncio.wait([self._sender])
+        finally:  # also if there is no time to wait for them
+            connection, self._connection = self._connection, None
+            await hang_up(connection, timeout_s=self._timeout_s)
 
     def sibling(self) -> LockStore:
         return PostgresStore(self._url, holder=self._holder, runtime=self._runtime, timeout_s=self._timeout_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from binascii import crc_hqx
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import cache
 
@@ -126,12 +127,15 @@ class ClusterLink:
 
     async def close(self) -> None:
         self._closed = True
-        if self._learning is not None:
-            self._learning.cancel()
-            await asyncio.wait([self._learning])
-        links, self._links = list(self._links.values()), {}
-        for link in links:
-            await link.close()
+        try:
+            if self._learning is not None:
+                self._learning.cancel()
+                await asyncio.wait([self._learning])
+        finally:
+            links, self._links = list(self._links.values()), {}
+            async with AsyncExitStack() as last:  # whoever has no time to wait for one of them still leaves none behind
+                for link in links:
+                    last.push_async_callback(link.close)
 
     def idle(self) -> bool:
         return all(link.idle() for link in self._links.values())

@@ -57,7 +57,7 @@ class WireLink:
         if self._connection is not None:
             connection = self._connection
             connection.drop("the store was closed")
-            await connection.ended
+            await asyncio.shield(connection.ended)
 
     def idle(self) -> bool:
         """True if the server is ours to ask and has nothing else of ours to do."""
