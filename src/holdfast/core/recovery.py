@@ -41,6 +41,11 @@ class Action(NamedTuple):
         """The job's event that carries it out; None where nothing changes by itself."""
         return _EVENTS.get(self.remedy)
 
+    @property
+    def phase(self) -> str | None:
+        """What the job counts it as among its `retries`."""
+        return _PHASE_OF_NOBODY.get(self.reason) or _PHASES.get(self.remedy)
+
 
 _EVENTS = {
     Remedy.REQUEUE: Event.REQUEUE,
@@ -50,12 +55,22 @@ _EVENTS = {
     Remedy.CANCEL: Event.CANCEL,
 }
 
+_PHASES = {Remedy.REQUEUE: "requeue", Remedy.RETRY: "lease"}
+
 NOTHING = Action(Remedy.NOTHING)
 SPENT = Action(Remedy.FAIL, "given-too-often")
 """For a job whose delivery a bus has given out too often, while nobody has begun."""
 
 UNSENT = Action(Remedy.REQUEUE, "never-sent")
 """For a job whose delivery still lies in the outbox when its dispatch timeout is over: nobody was given it, so nobody is to blame."""
+
+DRAINING = "worker-draining"
+"""A worker that leaves by its own will: no delivery is to blame for that, however often it happens."""
+UNABLE = "worker-unable"
+"""A worker that can begin nothing for a while: nor for that."""
+
+_PHASE_OF_NOBODY = {UNSENT.reason: "publish", DRAINING: "hand_back", UNABLE: "hand_back"}
+"""Of deliveries that came to nothing through no fault of their job: `requeue` counts none of them."""
 
 ENDINGS = {
     "deadline-passed": "the time that its submitter gave it was over",
@@ -109,6 +124,8 @@ def recover(job: Job, topic: Topic, *, now: float, is_sent: bool = True) -> Acti
 def requeue(job: Job, reason: str) -> Action:
     """A delivery came to nothing before anybody had begun. Once too often, and the job is to blame:
     whoever takes it may be dying of it."""
+    if reason in _PHASE_OF_NOBODY:
+        return Action(Remedy.REQUEUE, reason)
     unstarted = job.retries.get("requeue", 0) + 1
     # Each attempt that did begin shows that it can be done.
     if unstarted >= UNSTARTED_MAX * (job.attempts + 1):

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.core.decision import told
 from holdfast.core.job import Job, JobId, step
-from holdfast.core.recovery import ENDINGS, UNSENT, Action, Remedy, recover, requeue
+from holdfast.core.recovery import ENDINGS, Action, Remedy, recover, requeue
 from holdfast.core.states import State
 from holdfast.core.topic import Topics
 from holdfast.flow.decide import Policy, decided
@@ -16,11 +16,6 @@ from holdfast.flow.session import why_stopped
 from holdfast.flow.whole import with_payloads
 from holdfast.ports import Change, Store
 from holdfast.telemetry import Telemetry
-
-DRAINING = "worker-draining"
-"""A worker that leaves by its own will: no delivery is to blame for that, however often it happens."""
-UNABLE = "worker-unable"
-"""A worker that can begin nothing for a while: nor for that."""
 
 
 async def recover_jobs(
@@ -74,7 +69,7 @@ async def lose_attempts(jobs: Sequence[Job], *, reason: str, store: Store, telem
 
 def _bereaved(job: Job, reason: str) -> Action:
     if job.state is State.DISPATCHED:
-        return Action(Remedy.REQUEUE, reason) if reason in {DRAINING, UNABLE} else requeue(job, reason)
+        return requeue(job, reason)
     if job.state is not State.RUNNING:
         return Action(Remedy.NOTHING)
     if job.cancel_requested:
@@ -97,7 +92,7 @@ def remedy(job: Job, action: Action, *, policy: Policy | None, now: float) -> Ch
     error = {"code": action.reason, "message": f"{told_people}; it was {job.state}"}
     if action.remedy is Remedy.CANCEL:
         error = why_stopped(job) or error
-    phase = "publish" if action is UNSENT else {"requeue": "requeue", "retry": "lease"}.get(action.remedy)
+    phase = action.phase
     retries = job.retries if phase is None else {**job.retries, phase: job.retries.get(phase, 0) + 1}
     back = action.remedy in (Remedy.REQUEUE, Remedy.RETRY)
     after = step(

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 
 from holdfast import api
 from holdfast.core.job import Job, JobId
+from holdfast.core.recovery import DRAINING, UNABLE
 from holdfast.core.states import State
 from holdfast.errors import Draining, HoldfastError, NotFound
 from holdfast.flow import execute
 from holdfast.flow.execute import Attempt, Standing
 from holdfast.flow.record import End, Outcome, record
-from holdfast.flow.recover import DRAINING, UNABLE, lose_attempts
+from holdfast.flow.recover import lose_attempts
 from holdfast.gateway import limits
 from holdfast.gateway.calls import Answer, Call
 from holdfast.gateway.claims import Claim
