@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import asyncpg
@@ -16,11 +17,11 @@ import servers
 from harness import eventually
 from locks.postgres_setup import full_of_notifications
 
-from holdfast.core.job import amend
+from holdfast.core.job import Job, amend
 from holdfast.core.topic import Topics
 from holdfast.errors import StoreUnavailable
 from holdfast.locks.runtime import SYSTEM
-from holdfast.ports import Accepted, Change, Submission
+from holdfast.ports import Accepted, Change, Submission, Transaction
 from holdfast.stores import open_store
 from holdfast.stores.postgres.link import LOST, connect, translated
 from holdfast.stores.postgres.writer import LOCK
@@ -30,6 +31,12 @@ from plane.postgres_schemas import PLANES, admin, opened, several, url, value  #
 
 def submission(**changes: Any) -> Submission:
     return Submission(job=a_job(**changes), key=None, digest="")
+
+
+def asked_to_stop(job: Job, *, dead_letter: str = "") -> Change:
+    return Change(
+        before=job, after=amend(job, cancel_requested=True), kind="job.cancel_requested", dead_letter=dead_letter
+    )
 
 
 # -- what is known when the answer is lost ---------------------------------------------------------
@@ -70,10 +77,8 @@ async def test_connection_lost_in_the_commit_leaves_it_unknown(url: str, admin: 
     async with opened(url) as store:
         job = await submitted(store)
         await admin.execute(_SLOW_COMMIT)
-        ended = amend(job, cancel_requested=True)
-        writing = asyncio.create_task(
-            store.apply([Change(before=job, after=ended, kind="job.amended", dead_letter="x")])
-        )
+        stopping = asked_to_stop(job, dead_letter="x")
+        writing = asyncio.create_task(store.apply([stopping]))
         pid = await eventually(lambda: value(admin, _COMMITTING))
 
         await admin.execute("SELECT pg_terminate_backend(%s)", (pid,))
@@ -81,7 +86,7 @@ async def test_connection_lost_in_the_commit_leaves_it_unknown(url: str, admin: 
         with pytest.raises(StoreUnavailable) as caught:
             await writing
         assert caught.value.applied is None
-        assert (await store.get_job(ACME, job.id)).version in {job.version, ended.version}
+        assert (await store.get_job(ACME, job.id)).version in {job.version, stopping.after.version}
         assert await submitted(store), "the next one has a connection of its own"
 
 
@@ -162,6 +167,53 @@ async def test_whoever_calls_while_another_plane_has_its_turn_shares_the_next_on
         assert [isinstance(answer, list) for answer in answers] == [True, True, False, True]
         # By halves, for one of the four cannot be stored.
         assert await value(admin, "SELECT count(DISTINCT xmin::text) FROM holdfast_jobs") == 3
+
+
+@contextlib.asynccontextmanager
+async def nobody_reads_jobs(admin: psycopg.AsyncConnection[Any]) -> AsyncIterator[Callable[[], Awaitable[bool]]]:
+    """Meanwhile; and whether somebody wants to."""
+
+    async def is_wanted() -> bool:
+        return bool(await value(admin, "SELECT count(*) FROM pg_locks WHERE locktype = 'relation' AND NOT granted"))
+
+    await admin.execute("BEGIN; LOCK TABLE holdfast_jobs IN ACCESS EXCLUSIVE MODE")
+    yield is_wanted
+    await admin.execute("ROLLBACK")
+
+
+async def test_whoever_calls_while_it_is_read_what_others_want_to_change_shares_their_transaction(
+    url: str, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    async with opened(url) as store:
+        stopped, other = [asked_to_stop(await submitted(store)) for _ in range(2)]
+        async with nobody_reads_jobs(admin) as is_wanted:
+            first = asyncio.create_task(store.apply([stopped]))
+            await eventually(is_wanted)
+            joined = [asyncio.create_task(store.apply([change])) for change in (other, stopped)]
+            submitting = asyncio.create_task(store.submit([submission()]))
+            await asyncio.sleep(0)
+
+        assert await first == [True]
+        assert await asyncio.gather(*joined) == [[True], [False]], "the last was asked to stop before"
+        assert await submitting
+        assert await value(admin, "SELECT count(DISTINCT xmin::text) FROM holdfast_jobs") == 1
+
+
+async def test_whoever_joins_is_alone_in_a_session_only_if_nobody_is_left_of_those_stopped_before(
+    url: str, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    async with opened(url) as store:
+        jobs = [await submitted(store, session="s") for _ in range(3)]
+        stopping = [asked_to_stop(job) for job in jobs[:2]]
+        alone = Submission(job=a_job(session="s"), key=None, digest="", alone=True)
+        async with nobody_reads_jobs(admin) as is_wanted:
+            first = asyncio.create_task(store.apply(stopping))
+            await eventually(is_wanted)
+            joined = asyncio.create_task(store.transact([Transaction(submissions=[alone])]))
+            await asyncio.sleep(0)
+
+        assert await first == [True, True]
+        assert await joined == [False], "the third was looked at, too"
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ class Onlooker(BatchStore):
         if turn is not None:
             raise StoreUnavailable(self.subject, "it is another's turn", applied=False)
         try:
-            alone = Batch([Call(ask, verb, cast(Any, None), 0.0, 1)], join=lambda: None, meanwhile=lambda: None)
+            alone = Batch([Call(ask, verb, cast(Any, None), 0.0, 1)], join=list, meanwhile=lambda: None)
             _, [answer] = await self._batches.write(alone)
         except (LockError, Moved) as failure:
             raise self._batches.translated(failure, applied=False) from None

@@ -53,11 +53,17 @@ class Needs:
     busy_sessions: set[tuple[str, str]] = field(default_factory=set)
     """Of each `busy_max` jobs in full that make it busy, or all, if there are no more than that."""
     letters: set[int] = field(default_factory=set)
+    stopped_before: int = 0
+    """How many jobs may be stopped by calls of the batch that are decided before."""
 
     @property
     def busy_max(self) -> int:
         """One more than the batch may stop: where so many were there, one is left."""
-        return len(self.versions) + 1
+        return self.stopped_before + len(self.versions) + 1
+
+    def of_who_follows(self) -> Needs:
+        """For calls that join the batch when all this has been loaded, and are decided after it."""
+        return Needs(stopped_before=self.stopped_before + len(self.versions))
 
     def submission(self, submission: Submission) -> None:
         job = submission.job

@@ -1,7 +1,7 @@
 """Writes of one process, gathered: whatever has queued up is decided together and written as one batch.
 
-Calls of one turn of the loop share a batch, and so do all that come while the batch before is under way, or until this one
-has begun: batches grow with load, and what a batch costs a server is paid once for many callers.
+Calls of one turn of the loop share a batch, and so do all that come while the batch before is under way, or before anything of
+this one has been decided: batches grow with load, and what a batch costs a server is paid once for many callers.
 
 Where the next batch waits already, it is brought on its way before those of the last one are answered: then this process
 works on what they do next while the server works on the batch, instead of each waiting for the other.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -34,10 +34,17 @@ class Call:
 
 class Batch(NamedTuple):
     calls: list[Call]
-    join: Callable[[], None]
-    """Adds to them whoever has called since. Not when any of them has been looked at."""
+    join: Callable[[], list[Call]]
+    """Adds to them whoever has called since: who that is. Not when anything has been decided."""
     meanwhile: Callable[[], None]
     """To be called when the server is at work and nothing is to be done here."""
+
+
+def asked(calls: Iterable[Call], needs: Needs) -> Needs:
+    """With all that these must know."""
+    for call in calls:
+        call.ask(needs)
+    return needs
 
 
 class Written(NamedTuple):
@@ -149,9 +156,10 @@ class BatchWriter:
             return
         batches = self._batches
 
-        def join() -> None:
-            if grows:
-                calls.extend(self._still_wanted(self._take(sum(call.size for call in calls))))
+        def join() -> list[Call]:
+            joined = self._still_wanted(self._take(sum(call.size for call in calls))) if grows else []
+            calls.extend(joined)
+            return joined
 
         try:
             ledger, answers = await batches.write(Batch(calls, join, self._answer))

@@ -46,8 +46,8 @@ class Asks(Protocol):
     async def fetch(self, sql: str, /, *arguments: Any) -> list[Any]: ...
 
 
-async def load(connection: Asks, needs: Needs, now: float) -> BatchLedger:
-    ledger = BatchLedger(now)
+async def load(connection: Asks, needs: Needs, ledger: BatchLedger) -> None:
+    """Into a ledger in which nothing has been decided yet."""
     full = set(needs.jobs | needs.effects_of)
     opened = await _load_named(connection, needs, ledger)
     full |= needs.submitted & ledger.versions.keys()
@@ -78,7 +78,6 @@ async def load(connection: Asks, needs: Needs, now: float) -> BatchLedger:
             ledger.effects.setdefault(effect.job_id, {})[effect.key] = effect
     if asked:
         _keep_jobs(ledger, await connection.fetch(_PARKED, list(asked), PARKED_UNTIL))
-    return ledger
 
 
 async def _load_named(connection: Asks, needs: Needs, ledger: BatchLedger) -> set[JobId]:

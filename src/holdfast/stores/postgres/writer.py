@@ -18,7 +18,7 @@ import asyncpg
 from holdfast.errors import HoldfastError
 from holdfast.locks.stores.postgres.link import FAILURES, ROLLED_BACK, ended_at, hang_up
 from holdfast.stores.batch import BatchLedger, Needs
-from holdfast.stores.batch_writer import Batch, InDoubt
+from holdfast.stores.batch_writer import Batch, InDoubt, asked
 from holdfast.stores.postgres.flush import Moved, flush
 from holdfast.stores.postgres.link import LOST, connect, is_unstorable, translated
 from holdfast.stores.postgres.load import load
@@ -88,10 +88,12 @@ class PostgresBatches:
         try:
             await connection.execute(_BEGIN)
             batch.join()  # another plane may have had the lock for a while
-            needs = Needs()
-            for call in batch.calls:
-                call.ask(needs)
-            ledger = await load(connection, needs, self._now())
+            ledger, needs = BatchLedger(self._now()), Needs()
+            await load(connection, asked(batch.calls, needs), ledger)
+            # Workers that were given jobs together report a moment apart: a second look costs less than a second transaction.
+            joined = batch.join()
+            if joined:
+                await load(connection, asked(joined, needs.of_who_follows()), ledger)
             # A standby that was promoted may lack the last of it: of what comes under numbers that were told already nobody would hear,
             # and whoever reads on from the last of them would miss it.
             ledger.last_number = max(ledger.last_number, self._told())

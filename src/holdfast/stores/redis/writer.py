@@ -15,7 +15,7 @@ from holdfast.errors import HoldfastError
 from holdfast.locks.errors import LockError, Unavailable
 from holdfast.locks.runtime import Runtime
 from holdfast.stores.batch import BatchLedger, Needs
-from holdfast.stores.batch_writer import Batch, InDoubt
+from holdfast.stores.batch_writer import Batch, InDoubt, asked
 from holdfast.stores.redis.commands import Commands, Word
 from holdfast.stores.redis.flush import flush, sessions, told
 from holdfast.stores.redis.keys import Keys
@@ -94,9 +94,7 @@ class RedisBatches:
         batch.meanwhile()  # the server is done so soon that nothing would be won by waiting
 
         async def decide() -> tuple[Draft, tuple[BatchLedger, list[Any]]]:
-            needs = Needs()
-            for call in batch.calls:
-                call.ask(needs)
+            needs = asked(batch.calls, Needs())
             loaded = await load(self._link.ask, self._keys, needs, self._now())
             if loaded.turn not in ("", self._plane):
                 raise Moved
