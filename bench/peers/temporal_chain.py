@@ -18,7 +18,7 @@ import sysconfig
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from statistics import median
 
@@ -33,6 +33,7 @@ WARM_UP_RUNS = 10
 QUEUE = "bench"
 LIMIT = timedelta(seconds=30)
 READY_S_MAX = 30.0
+STARTS_MAX = 3
 END_S = 10.0
 LOOK_S = 0.05
 #: By default it looks 20 times a second for what its histories have to pass on, so that no step takes less than 50 ms.
@@ -95,8 +96,24 @@ async def connected(address: str) -> Client:
 @contextmanager
 def dev_server(*options: str) -> Iterator[str]:
     """The address of a server of our own, whose file is in the current folder."""
-    port = free_port()
-    command = [
+    with open("worker.log", "wb") as log:
+        for _ in range(STARTS_MAX):
+            port = free_port()
+            # In our own process group: whoever ends the benchmark for taking too long ends the server, too.
+            server = subprocess.Popen(command(port, *options), env=environment(), stdout=log, stderr=log)
+            try:
+                if listens(server, port):
+                    yield f"127.0.0.1:{port}"
+                    return
+            finally:
+                server.terminate()
+                server.wait(END_S)
+    # It binds others beside ours, which it looks for itself, one after the other.
+    raise RuntimeError(f"it found one of its ports taken {STARTS_MAX} times; worker.log tells more")
+
+
+def command(port: int, *options: str) -> list[str]:
+    return [
         f"{sysconfig.get_path('scripts')}/temporal", "server", "start-dev",
         "--headless", "--ip", "127.0.0.1", "--port", str(port),
         # As durable as our own file, and a commit costs it one sync of the disk instead of several, as by default.
@@ -104,16 +121,23 @@ def dev_server(*options: str) -> Iterator[str]:
         "--log-level", "error", "--disable-config-file", "--disable-config-env",
         *options,
     ]  # fmt: skip
+
+
+def environment() -> dict[str, str]:
     # Else it asks its makers, who are not on this machine, for the newest version.
-    environment = {**os.environ, "TEMPORAL_VERSION_CHECK_DISABLED": "1"}
-    with open("worker.log", "wb") as log:
-        # In our own process group: whoever ends the benchmark for taking too long ends the server, too.
-        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait(END_S)
+    return {**os.environ, "TEMPORAL_VERSION_CHECK_DISABLED": "1"}
+
+
+def listens(server: subprocess.Popen[bytes], port: int) -> bool:
+    """Whether it comes to listen there, or has ended instead."""
+    deadline = time.monotonic() + READY_S_MAX
+    while server.poll() is None:
+        with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+            return True
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"it does not listen after {READY_S_MAX} s; worker.log tells more")
+        time.sleep(LOOK_S)
+    return False
 
 
 def free_port() -> int:
