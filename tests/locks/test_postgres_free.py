@@ -14,7 +14,7 @@ from holdfast.locks.errors import Unavailable
 from holdfast.locks.port import Busy, Grant, LockStore, Renewal, Standing
 from holdfast.locks.runtime import SYSTEM
 from holdfast.locks.stores import open_store
-from holdfast.locks.stores.postgres import store as postgres
+from holdfast.locks.stores.postgres import lane
 from locks.postgres_setup import LONG, OURS, A, B, C, own_schema, run
 
 
@@ -27,7 +27,7 @@ async def backend(running: dict[str, servers.Server | None], tmp_path: Path) -> 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shorter way is tried for every batch, also after one that it was no use for."""
-    monkeypatch.setattr(postgres, "FREE_PAUSE", 0)
+    monkeypatch.setattr(lane, "FREE_PAUSE", 0)
 
 
 async def free_again(store: LockStore, *keys: str) -> None:
@@ -86,7 +86,7 @@ async def test_releases_of_one_batch_are_each_answered_by_how_their_lock_is(
 async def test_the_shorter_way_is_left_for_a_while_after_it_was_no_use(
     backend: Backend, store: LockStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "FREE_PAUSE", 2)
+    monkeypatch.setattr(lane, "FREE_PAUSE", 2)
     key = backend.key()
 
     seen = []
@@ -178,7 +178,7 @@ async def test_grants_of_the_shorter_way_survive_kill_9_of_the_server() -> None:
     try:
         await store.open()
         keys = [f"p:{n}" for n in range(100)]
-        for _ in range(postgres.FREE_PAUSE):
+        for _ in range(lane.FREE_PAUSE):
             await free_again(store, *keys)
         grants = await asyncio.gather(*(store.acquire(key, B, ttl_ms=LONG) for key in keys))
         server.kill()

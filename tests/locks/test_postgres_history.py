@@ -16,7 +16,7 @@ from holdfast.locks.errors import StoreRefused
 from holdfast.locks.port import Grant, LockStore
 from holdfast.locks.runtime import SYSTEM
 from holdfast.locks.stores import open_store
-from holdfast.locks.stores.postgres import store as postgres
+from holdfast.locks.stores.postgres import lane
 from holdfast.locks.stores.postgres.history import COLLECT, COLLECT_EVERY, COLLECT_LIMITS, TOGETHER_KEPT, TOGETHER_MIN
 from locks.postgres_setup import LONG, A, own_schema, run
 
@@ -30,7 +30,7 @@ async def backend(running: dict[str, servers.Server | None], tmp_path: Path) -> 
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shorter way, which records leases together, is tried for every batch."""
-    monkeypatch.setattr(postgres, "FREE_PAUSE", 0)
+    monkeypatch.setattr(lane, "FREE_PAUSE", 0)
 
 
 async def hold_and_release(store: LockStore, *keys: str) -> None:
