@@ -46,6 +46,26 @@ async def test_open_and_close_may_be_repeated_and_leave_no_task(backend: Backend
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds sockets by /proc")
+@pytest.mark.parametrize("turns", range(4))
+async def test_closing_leaves_nothing_to_whoever_has_just_begun_to_wait(backend: Backend, turns: int) -> None:
+    tasks, before = asyncio.all_tasks(), sockets()
+
+    async def are_those_of_before() -> bool:
+        return asyncio.all_tasks() == tasks and sockets() <= before
+
+    store = backend.open()
+    await store.open()
+    await granted(store, backend.key(), A)
+    waiting = asyncio.ensure_future(store.acquire(backend.key(), B, ttl_ms=LONG, queue_ms=100))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await store.close()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+    await eventually(are_those_of_before)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds sockets by /proc")
 async def test_closing_that_is_cancelled_leaves_no_connection_behind(backend: Backend) -> None:
     before, turns, was_cancelled = sockets(), 0, True
     troubles: list[object] = []

@@ -385,7 +385,7 @@ class PostgresStore:
         self._waiters[digest] = token
         if len(self._waiters) > WAITING_MAX:
             del self._waiters[next(iter(self._waiters))]
-        if self._listener is None:
+        if self._listener is None and self._open:  # else nobody would end it
             self._listener = Listener(
                 self._url, self._channel, self._heard, runtime=self._runtime, timeout_s=self._timeout_s
             )
