@@ -90,6 +90,26 @@ async def test_closing_that_is_cancelled_leaves_no_connection_behind(backend: Ba
     assert troubles == []
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds sockets by /proc")
+async def test_closing_that_is_cancelled_leaves_no_connection_behind_that_is_being_made(backend: Backend) -> None:
+    before, turns, was_cancelled = sockets(), 0, True
+
+    async def are_those_of_before() -> bool:
+        return sockets() <= before
+
+    while was_cancelled:
+        turns += 1 + turns // 4
+        store = backend.open()
+        opening = asyncio.create_task(store.open())
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(store.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        was_cancelled = closing.cancel()
+        await asyncio.gather(opening, closing, return_exceptions=True)
+        await eventually(are_those_of_before)
+
+
 async def test_many_opens_at_once_prepare_one_store(backend: Backend) -> None:
     stores = [backend.open() for _ in range(8)]
     await asyncio.gather(*(store.open() for store in stores))

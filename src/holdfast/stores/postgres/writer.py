@@ -129,5 +129,9 @@ class PostgresBatches:
     async def _connected(self) -> asyncpg.Connection:
         if self._connection is None or self._connection.is_closed():
             self._connection = None
-            self._connection = await connect(self._url, timeout_s=self._timeout_s, more=_PLANS)
+            connection = await connect(self._url, timeout_s=self._timeout_s, more=_PLANS)
+            if not self._open:  # the closing had no time to wait for it
+                connection.terminate()
+                raise asyncpg.InterfaceError("the store was closed")
+            self._connection = connection
         return self._connection

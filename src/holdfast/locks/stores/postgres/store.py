@@ -143,8 +143,9 @@ class PostgresStore:
             if self._sender is not None:
                 await asyncio.wait([self._sender])
         finally:  # also if there is no time to wait for them
-            connection, self._connection = self._connection, None
-            await hang_up(connection, timeout_s=self._timeout_s)
+            if self._sender is not None:
+                self._sender.add_done_callback(lambda _: self._hang_up())  # of what it is about to connect
+            await hang_up(self._connection, timeout_s=self._timeout_s)
 
     def sibling(self) -> LockStore:
         return PostgresStore(self._url, holder=self._holder, runtime=self._runtime, timeout_s=self._timeout_s)
@@ -366,7 +367,6 @@ class PostgresStore:
     def _hang_up(self) -> None:
         if self._connection is not None:
             self._connection.terminate()
-            self._connection = None
 
     def _fail_unsent(self, failure: Exception) -> None:
         unsent: list[asyncio.Future[Any]] = [renewal.done for renewal in self._renewals]
