@@ -46,6 +46,26 @@ async def test_open_and_close_may_be_repeated_and_leave_no_task(backend: Backend
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds sockets by /proc")
+@pytest.mark.parametrize("turns", range(4))
+async def test_closing_leaves_nothing_to_whoever_has_just_begun_to_wait(backend: Backend, turns: int) -> None:
+    tasks, before = asyncio.all_tasks(), sockets()
+
+    async def are_those_of_before() -> bool:
+        return asyncio.all_tasks() == tasks and sockets() <= before
+
+    store = backend.open()
+    await store.open()
+    await granted(store, backend.key(), A)
+    waiting = asyncio.ensure_future(store.acquire(backend.key(), B, ttl_ms=LONG, queue_ms=100))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await store.close()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+    await eventually(are_those_of_before)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds sockets by /proc")
 async def test_closing_that_is_cancelled_leaves_no_connection_behind(backend: Backend) -> None:
     before, turns, was_cancelled = sockets(), 0, True
     troubles: list[object] = []
@@ -68,6 +88,26 @@ async def test_closing_that_is_cancelled_leaves_no_connection_behind(backend: Ba
         await eventually(are_those_of_before)
 
     assert troubles == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds sockets by /proc")
+async def test_closing_that_is_cancelled_leaves_no_connection_behind_that_is_being_made(backend: Backend) -> None:
+    before, turns, was_cancelled = sockets(), 0, True
+
+    async def are_those_of_before() -> bool:
+        return sockets() <= before
+
+    while was_cancelled:
+        turns += 1 + turns // 4
+        store = backend.open()
+        opening = asyncio.create_task(store.open())
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(store.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        was_cancelled = closing.cancel()
+        await asyncio.gather(opening, closing, return_exceptions=True)
+        await eventually(are_those_of_before)
 
 
 async def test_many_opens_at_once_prepare_one_store(backend: Backend) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,36 @@ async def test_text_that_does_not_end_is_not_looked_through_again_and_again(serv
         answer = await served.http.post("/v1/jobs:batch", content=body)
 
     assert answer.status_code == 422
+
+
+@pytest.mark.parametrize(
+    "text", [rb'"%b"' % (rb"\\" * 1_000_000), b'"",' * 600_000 + b'""'], ids=["of escapes", "many"]
+)
+def test_texts_that_look_like_numbers_take_little_room(text: bytes) -> None:
+    """A batch of sixteen megabytes took one gigabyte."""
+    body = b"[%b%b]" % (b'"1e200",' * (EXTREMES_MAX + 1), text)
+    tracemalloc.start()
+    try:
+        limits.decode(msgspec.json.Decoder(msgspec.Raw), body, {})
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 8 * len(body)
+
+
+@pytest.mark.parametrize(
+    ("texts", "status"),
+    [(rb'"\\","\"",', 422), (rb'"\\\",",', 422), (rb'"\"', 202), (rb'"\\\"', 202), (rb'"\\\\\"', 202)],
+)
+async def test_numbers_are_told_from_texts_whatever_is_escaped_in_them(
+    served: Served, texts: bytes, status: int
+) -> None:
+    numbers = b"1e200," * EXTREMES_MAX + b"1e200"
+    end = b'"' if status == 202 else b""
+    answer = await served.http.post("/v1/jobs", content=b'{"topic":"t","payload":[%b%b%b]}' % (texts, numbers, end))
+
+    assert answer.status_code == status
 
 
 async def test_member_of_a_batch_that_is_too_deep_fails_alone(served: Served) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import servers
-from harness import eventually, sooner_or_later
+from harness import eventually, sockets, sooner_or_later
 from tls_door import certified, tls_door
 
 from holdfast.locks.errors import StoreRefused, Unavailable
@@ -217,6 +217,32 @@ async def test_cluster_follows_a_slot_that_has_moved(cluster: list[servers.Serve
             await granted(store, key, A)
 
             assert isinstance(sync_store.acquire(key, B, ttl_ms=LONG), Busy)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds sockets by /proc")
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_cluster_that_is_asked_while_its_store_is_closed_leaves_no_connection_behind(
+    is_open: bool, cluster: list[servers.Server], prefix: str
+) -> None:
+    url = f"redis+cluster://{','.join(f'127.0.0.1:{node.port}' for node in cluster)}"
+    before, turns, answered = sockets(), 0, False
+
+    async def are_those_of_before() -> bool:
+        return sockets() <= before
+
+    while not answered:
+        turns += 1 + turns // 4
+        store = open_store(url, holder="h", prefix=prefix, runtime=SYSTEM)
+        if is_open:
+            await store.open()
+        asking = asyncio.ensure_future(store.list_history(f"{prefix}k") if is_open else store.open())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        answered = asking.done()
+        await store.close()
+        await asyncio.wait([asking])
+        asking.exception()
+        await eventually(are_those_of_before)
 
 
 async def test_cluster_is_followed_to_the_replica_that_took_over(prefix: str) -> None:

@@ -25,7 +25,7 @@ from holdfast.ports import Accepted, Change, Submission, Transaction
 from holdfast.stores import open_store
 from holdfast.stores.postgres.link import LOST, connect, translated
 from holdfast.stores.postgres.writer import LOCK
-from plane.jobs import ACME, a_job, submitted
+from plane.jobs import ACME, a_job, running, submitted
 from plane.postgres_schemas import PLANES, admin, opened, several, url, value  # noqa: F401
 
 
@@ -197,6 +197,25 @@ async def test_whoever_calls_while_it_is_read_what_others_want_to_change_shares_
         assert await asyncio.gather(*joined) == [[True], [False]], "the last was asked to stop before"
         assert await submitting
         assert await value(admin, "SELECT count(DISTINCT xmin::text) FROM holdfast_jobs") == 1
+
+
+async def test_lease_that_is_renewed_by_who_joins_lasts_from_when_that_was_asked_for(
+    url: str, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    """A worker trusts it from the moment on in which it asked."""
+    async with opened(url) as store:
+        job, other = await running(store), await submitted(store)
+        async with nobody_reads_jobs(admin) as is_wanted:
+            first = asyncio.create_task(store.apply([asked_to_stop(other)]))
+            await eventually(is_wanted)
+            asked_at = store.now()
+            joined = asyncio.create_task(store.renew_leases([(job.id, job.fence)]))
+            await asyncio.sleep(0)
+
+        assert await first == [True]
+        [renewed] = await joined
+        assert renewed is not None
+        assert renewed.lease_until >= asked_at + Topics().get(job.topic).lease_s
 
 
 async def test_whoever_joins_is_alone_in_a_session_only_if_nobody_is_left_of_those_stopped_before(

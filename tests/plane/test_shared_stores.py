@@ -146,7 +146,8 @@ async def test_of_the_same_change_at_several_planes_one_wins(url: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds sockets by /proc")
-async def test_closing_that_is_cancelled_leaves_no_connection_behind(url: str) -> None:
+@pytest.mark.parametrize("is_writing", [False, True])
+async def test_closing_that_is_cancelled_leaves_no_connection_behind(url: str, is_writing: bool) -> None:
     """Whoever is told to end a second time has no time to wait for the first, and closes nothing again."""
     before, turns, was_cancelled = sockets(), 0, True
 
@@ -158,11 +159,13 @@ async def test_closing_that_is_cancelled_leaves_no_connection_behind(url: str) -
         store = open_store(url, topics=Topics(), runtime=SYSTEM)
         await store.open()
         await asyncio.gather(*(store.count_jobs() for _ in range(3)))
+        writing = [asyncio.create_task(submitted(store))] if is_writing else []
+        await asyncio.sleep(0)
         closing = asyncio.create_task(store.close())
         for _ in range(turns):
             await asyncio.sleep(0)
         was_cancelled = closing.cancel()
-        await asyncio.wait([closing])
+        await asyncio.gather(closing, *writing, return_exceptions=True)
         await eventually(are_those_of_before)
 
     assert turns > 1

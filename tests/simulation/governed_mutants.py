@@ -145,7 +145,7 @@ async def _tick_everywhere(self: Timetable) -> None:
         await self._obey(schedule_from(record))
 
 
-async def _fire_apart(schedule: Any, due: Any, *, store: Any, submitter: Any, runs: Any) -> Fired:
+async def _fire_apart(schedule: Any, due: Any, *, store: Any, submitter: Any, runs: Any, **_: Any) -> Fired:
     """What a tick makes first, and then the schedule moves on, if it is still there."""
     made: list[str] = []
     for tick in due.ticks:

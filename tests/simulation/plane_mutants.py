@@ -28,7 +28,7 @@ from simulation.mutant import Mutant
 # -- the store ---------------------------------------------------------------------------------------
 
 
-def _replace_blindly(self: SqliteLedger, before: Job, after: Job, topic_of: Any) -> bool:
+def _replace_blindly(self: SqliteLedger, before: Job, after: Job, topic_of: Any, *, heard: bool = False) -> bool:
     """Last writer wins: the version is not looked at."""
     [(version,)] = self.execute("SELECT version FROM holdfast_jobs WHERE id = ?", (before.id,))
     self.execute(REPLACE_JOB, (*values_anew(after), None if after.is_terminal else 0.0, before.id, version))
@@ -170,18 +170,18 @@ async def _rest(self: Any) -> None:
     return
 
 
-def _recover_eagerly(job: Job, topic: Any, *, now: float) -> Action:
+def _recover_eagerly(job: Job, topic: Any, *, now: float, is_sent: bool) -> Action:
     if job.state is State.RUNNING and now - job.since >= 0.5:
         return Action(Remedy.RETRY, "lease-expired")
-    return recover(job, topic, now=now)
+    return recover(job, topic, now=now, is_sent=is_sent)
 
 
-def _recover_not_running(job: Job, topic: Any, *, now: float) -> Action:
-    return NOTHING if job.state is State.RUNNING else recover(job, topic, now=now)
+def _recover_not_running(job: Job, topic: Any, *, now: float, is_sent: bool) -> Action:
+    return NOTHING if job.state is State.RUNNING else recover(job, topic, now=now, is_sent=is_sent)
 
 
-def _recover_not_dispatched(job: Job, topic: Any, *, now: float) -> Action:
-    return NOTHING if job.state is State.DISPATCHED else recover(job, topic, now=now)
+def _recover_not_dispatched(job: Job, topic: Any, *, now: float, is_sent: bool) -> Action:
+    return NOTHING if job.state is State.DISPATCHED else recover(job, topic, now=now, is_sent=is_sent)
 
 
 def _look_never(job: Job, topic_of: Any) -> float | None:

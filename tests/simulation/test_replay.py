@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import pkgutil
 import re
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from simulation import lock_mutants
 from simulation.mutants import MUTANTS
@@ -61,6 +66,25 @@ def test_soak_says_how_far_it_is_and_what_it_found() -> None:
     assert told.returncode == 0, told.stderr
     assert "20 of 20 stories" in told.stdout
     assert "0 violations" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("target", "wrong"),
+    [
+        pytest.param(target, wrong, id=f"{mutant.name}-{target}")
+        for mutants in MUTANTS.values()
+        for mutant in mutants
+        for target, wrong in mutant.changes.items()
+        if inspect.isfunction(wrong)
+    ],
+)
+def test_mutant_can_be_called_as_what_it_stands_for(target: str, wrong: Any) -> None:
+    """Else it breaks promises by being of no use, and not by what it does wrong."""
+    right = inspect.signature(pkgutil.resolve_name(target)).parameters.values()
+    by_name = {one.name: one for one in right if one.kind is one.KEYWORD_ONLY}
+    by_place = [one for one in right if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+
+    inspect.signature(wrong).bind(*by_place, **by_name)
 
 
 def test_page_lists_every_mutant() -> None:

@@ -132,9 +132,11 @@ class NatsBus:
             )
 
     async def close(self) -> None:
-        if self._telling is not None:
-            await asyncio.wait([self._telling], timeout=self._timeout_s)
-        await self._link.close()
+        try:
+            if self._telling is not None:
+                await asyncio.wait([self._telling], timeout=self._timeout_s)
+        finally:
+            await self._link.close()
 
     def on_arrival(self, callback: Callable[[str], None]) -> None:
         self._callbacks.append(callback)

@@ -44,6 +44,12 @@ class _Careful(Client):
             raise nats.errors.SecureConnWantedError
         return super()._connect_command()
 
+    def cut(self) -> None:
+        """Whatever has not been sent is gone."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
 
 class Link:
     """`established` makes a new connection usable, `lost` hears that it is not any more."""
@@ -62,7 +68,7 @@ class Link:
         self._lost = lost
         self._runtime = runtime
         self._timeout_s = timeout_s
-        self._client: Client | None = None
+        self._client: _Careful | None = None
         self._forbidden = ""
         """What the server said last that this user may not do. Whatever was asked for is then not answered at all."""
         self._ended = asyncio.Event()
@@ -81,10 +87,12 @@ class Link:
         self._task = asyncio.create_task(self._keep(), name="holdfast-nats-link")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-        await self._let_go()
+        try:
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.wait([self._task])
+        finally:  # also if there is no time to wait for it
+            await self._let_go()
 
     def client(self) -> Client:
         """Raises `BusUnavailable` at once where there is no connection."""
@@ -203,8 +211,12 @@ def _described(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-async def _close(client: Client) -> None:
-    # Closing flushes, which a server that does not read would make us wait for.
-    with suppress(OSError, nats.errors.Error):
-        async with asyncio.timeout(LOOK_S):
-            await client.close()
+async def _close(client: _Careful) -> None:
+    # Closing flushes, which a server that does not read would make us wait for. It comes to its end in any case: what is left in the
+    # middle of it could not be closed again.
+    closing = asyncio.create_task(client.close(), name="holdfast-nats-closing")
+    closing.add_done_callback(lambda closed: closed.cancelled() or closed.exception())
+    try:
+        await asyncio.wait([closing], timeout=LOOK_S)
+    finally:
+        client.cut()

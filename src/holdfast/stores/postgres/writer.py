@@ -94,6 +94,8 @@ class PostgresBatches:
             joined = batch.join()
             if joined:
                 await load(connection, asked(joined, needs.of_who_follows()), ledger)
+            # Not before any of them has called: a lease is renewed from then on, and its worker counts from when it asked.
+            ledger.now = self._now()
             # A standby that was promoted may lack the last of it: of what comes under numbers that were told already nobody would hear,
             # and whoever reads on from the last of them would miss it.
             ledger.last_number = max(ledger.last_number, self._told())
@@ -129,5 +131,9 @@ class PostgresBatches:
     async def _connected(self) -> asyncpg.Connection:
         if self._connection is None or self._connection.is_closed():
             self._connection = None
-            self._connection = await connect(self._url, timeout_s=self._timeout_s, more=_PLANS)
+            connection = await connect(self._url, timeout_s=self._timeout_s, more=_PLANS)
+            if not self._open:  # the closing had no time to wait for it
+                connection.terminate()
+                raise asyncpg.InterfaceError("the store was closed")
+            self._connection = connection
         return self._connection

@@ -88,7 +88,7 @@ class EtcdStore:
     async def acquire(self, key: str, token: str, *, ttl_ms: int, queue_ms: int = 0, fences: int = 1) -> Grant | Busy:
         require_token(token)
         assert 1 <= fences <= FENCES_PER_GRANT_MAX, fences  # every grant has room for this many
-        if queue_ms:
+        if queue_ms and self._base:  # of a store that is closed nobody would end it
             self._waiters.start()
         async with self._within(applied=None):
             for _ in range(LOOKS_MAX):

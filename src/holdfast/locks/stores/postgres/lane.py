@@ -131,8 +131,9 @@ class Lane:
             await asyncio.wait([self._sender])
 
     async def hang_up(self) -> None:
-        connection, self._connection = self._connection, None
-        await hang_up(connection, timeout_s=self._timeout_s)
+        if self._sender is not None:  # there was no time to wait for it
+            self._sender.add_done_callback(lambda _: self._terminate())  # of what it is about to connect
+        await hang_up(self._connection, timeout_s=self._timeout_s)
 
     def ask(self, key: str, token: str, ttl_ms: int, queue_ms: int, fences: int) -> asyncio.Future[Any]:
         """Acquire or, with a ttl of 0, release."""
@@ -335,7 +336,6 @@ class Lane:
     def _terminate(self) -> None:
         if self._connection is not None:
             self._connection.terminate()
-            self._connection = None
 
     def _fail_unsent(self, failure: Exception) -> None:
         unsent: list[asyncio.Future[Any]] = [renewal.done for renewal in self._renewals]

@@ -70,6 +70,7 @@ class PostgresStore:
         )
 
     async def open(self) -> None:
+        self._waiters.open()
         for lane in self._lanes:
             lane.open()
         await self._first.query(COLLECT, *COLLECT_LIMITS)

@@ -24,13 +24,18 @@ class Waiters:
         self._timeout_s = timeout_s
         self._tokens: dict[str, str] = {}
         self._listener: Listener | None = None
+        self._open = False
         self.channel = f"holdfast_{runtime.token()[:16]}"
         self.wake: WakeCallback = lambda key, token: None
 
     def __bool__(self) -> bool:
         return bool(self._tokens)
 
+    def open(self) -> None:
+        self._open = True
+
     async def close(self) -> None:
+        self._open = False
         if self._listener is not None:
             await self._listener.close()
             self._listener = None
@@ -39,7 +44,7 @@ class Waiters:
         self._tokens[digest] = token
         if len(self._tokens) > WAITING_MAX:
             del self._tokens[next(iter(self._tokens))]
-        if self._listener is None:
+        if self._listener is None and self._open:  # else nobody would end it
             self._listener = Listener(
                 self._url, self.channel, self._heard, runtime=self._runtime, timeout_s=self._timeout_s
             )

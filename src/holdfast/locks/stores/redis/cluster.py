@@ -185,7 +185,10 @@ class ClusterLink:
             async def locate() -> Address:
                 return address
 
-            link = self._links[place] = WireLink(self._caller, locate, self._wake)
+            # Who still asks while this is closed, or after, is told so by a link that nobody would close.
+            link = WireLink(self._caller, locate, self._wake, closed=self._closed)
+            if not self._closed:
+                self._links[place] = link
             link.on_turned_away = lambda run, reply: self._turned_away(run, reply, place)
             link.on_down = self._learn_soon
         return link

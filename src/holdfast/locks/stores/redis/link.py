@@ -23,7 +23,9 @@ class WireLink:
     """Runs the script on one server. Connects when first used and again after a loss; sends
     nothing twice but what the server said it did not run."""
 
-    def __init__(self, caller: Caller, locate: Callable[[], Awaitable[Address]], wake: WakeCallback) -> None:
+    def __init__(
+        self, caller: Caller, locate: Callable[[], Awaitable[Address]], wake: WakeCallback, *, closed: bool = False
+    ) -> None:
         self._caller = caller
         self._locate = locate
         self._wake = wake
@@ -34,7 +36,7 @@ class WireLink:
         self._retry_at = 0.0
         self._failures = 0
         self._listening = False
-        self._closed = False
+        self._closed = closed
         #: For a cluster: what this server did not begin, because the slot is not here, and that the server is gone.
         self.on_turned_away: Callable[[Run, ReplyError], None] | None = None
         self.on_down: Callable[[], None] | None = None

@@ -157,6 +157,7 @@ class SqliteStore:
         self._calls.close()
         self._calls = None
         self._mailbox.close()
+        self._has_mailbox = self._runtime.inline()
         if self._runtime.inline():
             self._leave()
         else:
@@ -168,6 +169,8 @@ class SqliteStore:
             await self._mailbox.open()
         except OSError:  # no descriptor left: it polls, and tries again with the next look
             self._has_mailbox = False
+        if self._calls is None:  # closed meanwhile, and it with it
+            self._mailbox.close()
         answer: Grant | Busy = await self._submit(lambda table: table.acquire(ask))
         return answer
 
