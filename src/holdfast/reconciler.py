@@ -7,19 +7,16 @@ in its tick and goes on in somebody else's window changes nothing twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
-
-from holdfast.core.job import Job, JobId
+from holdfast.core.job import Job
 from holdfast.core.states import State
 from holdfast.core.topic import Topics
 from holdfast.errors import StoreUnavailable
 from holdfast.flow.decide import Policy
-from holdfast.flow.recover import lose_attempts, recover_jobs
+from holdfast.flow.recover import Outbox, lose_attempts, recover_jobs
 from holdfast.locks import LockClass, Locks
 from holdfast.locks.runtime import Runtime
 from holdfast.loops import Loop
-from holdfast.ports import Delivery, Store
+from holdfast.ports import Store
 from holdfast.registry import Registry
 from holdfast.telemetry import Telemetry
 
@@ -29,10 +26,6 @@ WINDOW = LockClass("reconciler", ttl=2 * POLL_S, pattern="ttl_hold")
 _WATCHED = (State.APPROVAL_REQUIRED, State.DISPATCHED, State.RUNNING)
 """The others are the replayer's: however many jobs wait for a worker, nobody waits for them here."""
 _NONE_STALE = dict.fromkeys(_WATCHED, 0)
-
-
-class Outbox(Protocol):
-    async def left_of(self, deliveries: Sequence[Delivery]) -> list[Delivery]: ...
 
 
 class Reconciler(Loop):
@@ -84,7 +77,7 @@ class Reconciler(Loop):
                     topics=self._topics,
                     policy=self._policy,
                     telemetry=self._telemetry,
-                    unsent=await self._unsent(jobs),
+                    outbox=self._outbox,
                 )
             except StoreUnavailable:
                 # Nothing puts them right now: that is when somebody must hear of them.
@@ -94,13 +87,6 @@ class Reconciler(Loop):
                 break
         self._telemetry.looked(stale, blind_s=now - oldest, now=now)
 
-    async def _unsent(self, jobs: Sequence[Job]) -> set[JobId]:
-        """While the bus is away their dispatch timeouts run out one after the other, however good they are."""
-        sent = [Delivery(job.worker, job.id, job.fence) for job in jobs if job.state is State.DISPATCHED]
-        if self._outbox is None or not sent:
-            return set()
-        return {delivery.job_id for delivery in await self._outbox.left_of(sent)}
-
     async def _part_with_silent_workers(self) -> None:
         """What was dispatched to a worker that no longer speaks goes to another one at once; what
         runs on it is left to its lease, because it may well be alive and working."""
@@ -109,7 +95,9 @@ class Reconciler(Loop):
         silent = [worker for worker in self._registry.silent(now=now) if self._registry.may_hold(worker)]
         held = await self._store.list_in_hand(*silent, bare=True) if silent else []
         waiting = [job for job in held if job.state is State.DISPATCHED]
-        await lose_attempts(waiting, reason="worker-silent", store=self._store, telemetry=self._telemetry)
+        await lose_attempts(
+            waiting, reason="worker-silent", store=self._store, telemetry=self._telemetry, outbox=self._outbox
+        )
         self._registry.forget_old(now=now)
 
 

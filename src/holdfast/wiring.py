@@ -73,6 +73,7 @@ class Wiring:
         self._topics = settings.topics
         self._store = store
         self._bus = bus
+        self._outbox = bus if isinstance(bus, OutboxBus) else None
         self._locks = locks
         self._outside = outside
         self._runtime = runtime
@@ -132,6 +133,7 @@ class Wiring:
         return Plane(
             store=self._store,
             bus=self._bus,
+            outbox=self._outbox,
             locks=self._locks,
             classes=CLASSES,
             submitter=self.submitter,
@@ -220,9 +222,9 @@ class Wiring:
     @cached_property
     def relay(self) -> Relay | None:
         """Only where deliveries go through an outbox."""
-        if not isinstance(self._bus, OutboxBus):
+        if self._outbox is None:
             return None
-        return Relay(outbox=self._bus, locks=self._locks, telemetry=self._telemetry, runtime=self._runtime)
+        return Relay(outbox=self._outbox, locks=self._locks, telemetry=self._telemetry, runtime=self._runtime)
 
     @cached_property
     def reconciler(self) -> Reconciler:
@@ -234,7 +236,7 @@ class Wiring:
             policy=self._policy,
             telemetry=self._telemetry,
             runtime=self._runtime,
-            outbox=self._bus if isinstance(self._bus, OutboxBus) else None,
+            outbox=self._outbox,
         )
 
     @cached_property

@@ -64,6 +64,19 @@ def relay_of(replica: Replica) -> Relay:
     return Relay(outbox=outbox, locks=replica.locks, telemetry=replica.telemetry, runtime=replica.runtime)
 
 
+def reconciler_of(replica: Replica) -> Reconciler:
+    return Reconciler(
+        store=replica.typed_store,
+        locks=replica.locks,
+        registry=replica.registry,
+        topics=replica.topics,
+        policy=replica.policy,
+        telemetry=replica.telemetry,
+        runtime=replica.runtime,
+        outbox=OutboxBus(replica.store, replica.bus),
+    )
+
+
 @asynccontextmanager
 async def posting(runtime: VirtualRuntime) -> AsyncIterator[Post]:
     async with staged(runtime, detached=True) as stage:
@@ -148,16 +161,7 @@ async def test_bus_that_is_down_for_any_time_fails_no_job(runtime: VirtualRuntim
     """Far more dispatch timeouts than may run out for a delivery that somebody was given."""
     async with posting(runtime) as post:
         stage = post.stage
-        reconciler = Reconciler(
-            store=stage.typed_store,
-            locks=stage.locks,
-            registry=stage.registry,
-            topics=stage.topics,
-            policy=stage.policy,
-            telemetry=stage.telemetry,
-            runtime=runtime,
-            outbox=OutboxBus(stage.store, stage.bus),
-        )
+        reconciler = reconciler_of(stage)
         stage.publish_fault = BusFault.NOT_APPLIED
         [sent] = await post.dispatched()
         for _ in range(2 * UNSTARTED_MAX):
@@ -179,6 +183,25 @@ async def test_bus_that_is_down_for_any_time_fails_no_job(runtime: VirtualRuntim
         await post.relay.tick()
         assert [job.id for job in await post.work()] == [sent.id]
         await check_plane(stage)
+
+
+@on_virtual_time
+async def test_workers_that_go_while_the_bus_is_down_cost_no_job(runtime: VirtualRuntime) -> None:
+    """However many: none of them was ever given it."""
+    async with posting(runtime) as post:
+        stage = post.stage
+        reconciler = reconciler_of(stage)
+        stage.publish_fault = BusFault.NOT_APPLIED
+        job = await stage.submit()
+        for number in range(UNSTARTED_MAX):
+            stage.hello(f"w{number}")
+            assert await stage.dispatch(await stage.job(job.id), f"w{number}") is Dispatched.SENT
+            stage.registry.gone(f"w{number}", now=stage.inner.now())
+            await reconciler.tick()
+
+        found = await stage.job(job.id)
+        assert (found.state, found.retries) == (State.SCHEDULED, {"publish": UNSTARTED_MAX})
+        assert stage.counted("jobs_recovered", reason="never-sent") == UNSTARTED_MAX
 
 
 @on_virtual_time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -11,7 +12,7 @@ from harness import eventually
 from msgspec.structs import replace
 from plane.jobs import sending
 
-from gateway.conftest import Served
+from gateway.conftest import Served, serving
 from holdfast.api import NewJob
 from holdfast.core.job import JobId
 from holdfast.ports import Delivery
@@ -232,6 +233,17 @@ async def test_restarted_worker_ends_its_predecessors_leases(served: Served) -> 
     assert delivery["job_id"] == job.id
     assert (await served.client.get(job.id)).state == "SCHEDULED"
     assert {worker.id for worker in (await served.client.workers()).items} == {"w2", "other"}
+
+
+async def test_death_of_a_worker_is_not_held_against_a_job_that_it_was_never_sent(tmp_path: Path) -> None:
+    async with serving(tmp_path, bus="nats://127.0.0.1:1", dispatch="outbox") as served:
+        said = {"name": "mail", "slots": 1, "host": "here"}
+        await served.work("hello", worker="w1", topics=["t"], **said)
+        job_id = await served.dispatched()
+        await served.work("hello", worker="w2", topics=["u"], **said, predecessor_dead=["w1"])
+
+        job = await served.client.get(job_id)
+        assert (job.state, job.retries) == ("SCHEDULED", {"publish": 1})
 
 
 async def test_effect_happens_once_over_attempts(served: Served) -> None:

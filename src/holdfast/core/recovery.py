@@ -62,7 +62,8 @@ SPENT = Action(Remedy.FAIL, "given-too-often")
 """For a job whose delivery a bus has given out too often, while nobody has begun."""
 
 UNSENT = Action(Remedy.REQUEUE, "never-sent")
-"""For a job whose delivery still lies in the outbox when its dispatch timeout is over: nobody was given it, so nobody is to blame."""
+"""For a job whose delivery still lies in the outbox when its dispatch timeout is over, or its worker gone: nobody was given it, so
+nobody is to blame."""
 
 DRAINING = "worker-draining"
 """A worker that leaves by its own will: no delivery is to blame for that, however often it happens."""
@@ -110,9 +111,7 @@ def recover(job: Job, topic: Topic, *, now: float, is_sent: bool = True) -> Acti
             return Action(Remedy.DISPATCH, "wake-up-lost") if stale else NOTHING
         case State.DISPATCHED:
             overdue = now - job.since >= topic.dispatch_timeout_s
-            if not overdue:
-                return NOTHING
-            return requeue(job, "dispatch-timeout") if is_sent else UNSENT
+            return requeue(job, "dispatch-timeout", is_sent=is_sent) if overdue else NOTHING
         case State.RUNNING:
             return _recover_running(job, topic, now)
         case State.SUCCEEDED | State.FAILED | State.CANCELLED | State.TIMEOUT | State.DENIED:
@@ -121,11 +120,13 @@ def recover(job: Job, topic: Topic, *, now: float, is_sent: bool = True) -> Acti
             assert_never(never)
 
 
-def requeue(job: Job, reason: str) -> Action:
+def requeue(job: Job, reason: str, *, is_sent: bool = True) -> Action:
     """A delivery came to nothing before anybody had begun. Once too often, and the job is to blame:
     whoever takes it may be dying of it."""
     if reason in _PHASE_OF_NOBODY:
         return Action(Remedy.REQUEUE, reason)
+    if not is_sent:
+        return UNSENT
     unstarted = job.retries.get("requeue", 0) + 1
     # Each attempt that did begin shows that it can be done.
     if unstarted >= UNSTARTED_MAX * (job.attempts + 1):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from holdfast.core.decision import told
 from holdfast.core.job import Job, JobId, step
@@ -14,8 +14,12 @@ from holdfast.flow.decide import Policy, decided
 from holdfast.flow.gate import apply_changes
 from holdfast.flow.session import why_stopped
 from holdfast.flow.whole import with_payloads
-from holdfast.ports import Change, Store
+from holdfast.ports import Change, Delivery, Store
 from holdfast.telemetry import Telemetry
+
+
+class Outbox(Protocol):
+    async def left_of(self, deliveries: Sequence[Delivery]) -> list[Delivery]: ...
 
 
 async def recover_jobs(
@@ -25,11 +29,10 @@ async def recover_jobs(
     topics: Topics,
     policy: Policy,
     telemetry: Telemetry,
-    unsent: Collection[JobId] = (),
+    outbox: Outbox | None = None,
 ) -> int:
-    """Apply the recovery rule to each job, by compare-and-set: a second reconciler is a no-op. `unsent` are those whose
-    deliveries lie in the outbox."""
-    now = store.now()
+    """Apply the recovery rule to each job, by compare-and-set: a second reconciler is a no-op."""
+    unsent, now = await _unsent(jobs, outbox), store.now()
     planned = [(job, recover(job, topics.get(job.topic), now=now, is_sent=job.id not in unsent)) for job in jobs]
     undecided = [job for job, action in planned if action.remedy is Remedy.DECIDE]
     whole = {job.id: job for job in await with_payloads(undecided, store=store) if job is not None}
@@ -51,25 +54,36 @@ async def recover_jobs(
     return done
 
 
-async def lose_attempts(jobs: Sequence[Job], *, reason: str, store: Store, telemetry: Telemetry) -> int:
+async def lose_attempts(
+    jobs: Sequence[Job], *, reason: str, store: Store, telemetry: Telemetry, outbox: Outbox | None = None
+) -> int:
     """The worker of these jobs is known to be gone: do now what the expiry of its leases would do later."""
-    now = store.now()
+    unsent, now = await _unsent(jobs, outbox), store.now()
     changes = []
     for job in jobs:
-        action = _bereaved(job, reason)
+        action = _bereaved(job, reason, is_sent=job.id not in unsent)
         change = remedy(job, action, policy=None, now=now)
         if change is not None:
             changes.append(change)
     written = await apply_changes(changes, store=store) if changes else []
     for change, done in zip(changes, written, strict=True):
         if done:
-            telemetry.job_recovered(change.before, change.after, reason=reason)
+            telemetry.job_recovered(change.before, change.after, reason=change.detail["reason"])
     return sum(written)
 
 
-def _bereaved(job: Job, reason: str) -> Action:
+async def _unsent(jobs: Sequence[Job], outbox: Outbox | None) -> set[JobId]:
+    """Those that nobody was given: their deliveries lie in the outbox. While the bus is away their dispatch timeouts run out one after
+    the other, however good they are, and workers come and go."""
+    sent = [Delivery(job.worker, job.id, job.fence) for job in jobs if job.state is State.DISPATCHED]
+    if outbox is None or not sent:
+        return set()
+    return {delivery.job_id for delivery in await outbox.left_of(sent)}
+
+
+def _bereaved(job: Job, reason: str, *, is_sent: bool) -> Action:
     if job.state is State.DISPATCHED:
-        return requeue(job, reason)
+        return requeue(job, reason, is_sent=is_sent)
     if job.state is not State.RUNNING:
         return Action(Remedy.NOTHING)
     if job.cancel_requested:

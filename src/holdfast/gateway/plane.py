@@ -14,6 +14,7 @@ from holdfast.flow.explain import Explainer
 from holdfast.flow.explain_run import RunExplainer
 from holdfast.flow.freeze import LiveFreezes
 from holdfast.flow.kept_locks import KeptLocks
+from holdfast.flow.recover import Outbox
 from holdfast.flow.runs import Runs
 from holdfast.flow.submit import Submitter
 from holdfast.flow.workflows import Workflows
@@ -30,6 +31,8 @@ from holdfast.telemetry import Telemetry
 class Plane:
     store: Store
     bus: Bus
+    outbox: Outbox | None
+    """Where deliveries lie until the bus has taken them, if they go through one."""
     locks: Locks
     classes: Sequence[LockClass]
     """Every lock that the plane takes, as declared."""

@@ -286,4 +286,4 @@ async def _bury(plane: Plane, worker: str, *, reason: str) -> None:
     # No new jobs for it first: one dispatched after the list was read would be found by nobody.
     plane.registry.gone(worker, now=plane.store.now())
     jobs = await plane.store.list_in_hand(worker, bare=True)
-    await lose_attempts(jobs, reason=reason, store=plane.store, telemetry=plane.telemetry)
+    await lose_attempts(jobs, reason=reason, store=plane.store, telemetry=plane.telemetry, outbox=plane.outbox)
