@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from flow.telling import undelivered
 from holdfast.core.job import Job, Tenant
 from holdfast.core.states import State
 from holdfast.errors import KeyReused, SessionBusy
+from holdfast.flow.cancel import cancel
 from holdfast.flow.record import End
 from holdfast.flow.session import SessionPolicy
+from holdfast.ports import Transaction
 
 CHAT = "chat-1"
 
@@ -121,6 +124,31 @@ async def test_key_of_another_request_is_refused_and_stops_nobody(
 
         if live is not None:
             assert (await stage.job(live.id)).state is State.SCHEDULED
+
+
+@pytest.mark.parametrize("policy", [SessionPolicy.REJECT, SessionPolicy.INTERRUPT])
+@undelivered
+@on_virtual_time
+async def test_key_is_not_to_blame_for_jobs_that_came_and_went_between_two_looks(
+    runtime: VirtualRuntime, policy: SessionPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with staged(runtime) as stage:
+        transact, guests = stage.inner.transact, 3
+
+        async def met(transactions: Sequence[Transaction]) -> list[bool]:
+            nonlocal guests
+            if not guests or not transactions[0].submissions:
+                return await transact(transactions)
+            guests -= 1
+            guest = await order(stage)
+            written = await transact(transactions)
+            await cancel(ACME, guest.id, "never mind", store=stage.inner)
+            return written
+
+        monkeypatch.setattr(stage.inner, "transact", met)
+
+        assert (await order(stage, policy, key="k")).state is State.SCHEDULED
+        assert guests == 0
 
 
 @on_virtual_time

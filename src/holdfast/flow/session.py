@@ -48,6 +48,7 @@ async def submit_in_session(submission: Submission, policy: SessionPolicy, *, st
     # A job that is to be rejected need not look first: it stops nobody.
     live = [] if policy is SessionPolicy.REJECT else await store.list_session(*session)
     looked = policy is not SessionPolicy.REJECT
+    was_hindered = False
     for _ in range(TRIES):
         stopped = () if policy is SessionPolicy.REJECT else live
         changes = [_stopping(job, policy, now=store.now()) for job in stopped if job.makes_busy]
@@ -61,10 +62,11 @@ async def submit_in_session(submission: Submission, policy: SessionPolicy, *, st
             found = []
         else:
             found = await store.list_session(*session)
-        if submission.key is not None and looked and _versions(found) == _versions(live):
-            # Nothing in the session stood in its way: it was the key.
-            raise KeyReused("this key was used for another request; take a new one")
+        was_hindered |= looked and _versions(found) != _versions(live)
         live, looked = found, True
+    if submission.key is not None and not was_hindered:
+        # Not what came and went between two looks, so often: it was the key.
+        raise KeyReused("this key was used for another request; take a new one")
     raise Conflict(f"session {submission.job.session!r} keeps changing; try again, with a new key if there is one")
 
 
