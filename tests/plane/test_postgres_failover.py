@@ -20,7 +20,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.locks.runtime import SYSTEM
 from holdfast.ops.doctor import examine
 from holdfast.ops.proxy import Proxy
-from holdfast.ports import Submission
+from holdfast.ports import JobEvent, Submission
 from holdfast.stores import inspect_store, open_store
 from holdfast.stores.postgres import schema
 from plane.jobs import ACME, a_job, submitted
@@ -110,6 +110,46 @@ async def test_what_happens_is_still_told_when_a_promoted_standby_lacks_the_last
 
         await eventually(lambda: asyncio.sleep(0, told == [1, 2, 3, 4]))
         assert [event.job_id for event in await two.list_events(after=3, limit=9)] == [job.id]
+
+
+async def test_what_a_plane_writes_that_came_after_the_failover_is_told_to_those_that_lived_through_it(
+    primary: servers.Server, standby: servers.Server
+) -> None:
+    """It knows nothing of the events that were lost, whose numbers the others have told their listeners."""
+    async with (
+        Name(primary.port) as name,
+        opened(name.url(primary.url)) as lived,
+        opened(name.url(primary.url)) as past,
+    ):
+        told: list[JobEvent] = []
+        lived.subscribe(told.extend)
+        await submitted(past)
+        with psycopg.connect(standby.url, autocommit=True) as other:
+
+            async def has(sql: str) -> bool:
+                return other.execute(sql.encode()).fetchone() is not None
+
+            await eventually(lambda: has("SELECT 1 WHERE to_regclass('holdfast_events') IS NOT NULL"))
+            await eventually(lambda: has("SELECT FROM holdfast_events"))
+            other.execute("ALTER SYSTEM SET primary_conninfo = ''")
+            other.execute("SELECT pg_reload_conf()")
+            await eventually(lambda: has("SELECT WHERE NOT EXISTS (SELECT FROM pg_stat_wal_receiver)"))
+            for _ in range(2):
+                await submitted(past)
+            await eventually(lambda: asyncio.sleep(0, len(told) == 3))
+
+            name.means(standby)
+            primary.kill()
+            other.execute("SELECT pg_promote()")
+        name.cut()
+        for _ in range(2):  # the first is far above what was lost, and the second comes right after it
+            async with opened(name.url(primary.url)) as fresh:
+                job = await submitted(fresh)
+                await eventually(lambda: asyncio.sleep(0, told[-1].job_id == job.id))  # noqa: B023  (at once)
+
+        numbers = [event.number for event in told]
+        assert numbers[:3] == [1, 2, 3]
+        assert 3 < numbers[3] == numbers[4] - 1
 
 
 async def test_server_that_may_be_written_again_is_written_again(

@@ -20,8 +20,9 @@ from holdfast.locks.stores.postgres.link import FAILURES, ROLLED_BACK, ended_at,
 from holdfast.stores.batch import BatchLedger, Needs
 from holdfast.stores.batch_writer import Batch, InDoubt, asked
 from holdfast.stores.postgres.flush import Moved, flush
-from holdfast.stores.postgres.link import LOST, connect, is_unstorable, translated
+from holdfast.stores.postgres.link import LOST, answered, connect, is_unstorable, translated
 from holdfast.stores.postgres.load import load
+from holdfast.stores.postgres.timeline import Timeline, look
 
 BATCH_MAX = 2000
 """Jobs, changes and records per transaction: in a longer one the first would wait too long for the last."""
@@ -54,6 +55,7 @@ class PostgresBatches:
         self._words = words
         self._told = told
         self._connection: asyncpg.Connection | None = None
+        self._timeline = Timeline("", "")
         self._open = True
 
     async def close(self) -> None:
@@ -98,11 +100,13 @@ class PostgresBatches:
             ledger.now = self._now()
             # A standby that was promoted may lack the last of it: of what comes under numbers that were told already nobody would hear,
             # and whoever reads on from the last of them would miss it.
-            ledger.last_number = max(ledger.last_number, self._told())
+            ledger.last_number = max(ledger.last_number, self._told()) + self._timeline.forgotten_max
             answers = [call.verb(ledger) for call in batch.calls]
             # Once the statement is sent, which is most of the work.
             asyncio.get_running_loop().call_soon(batch.meanwhile)
             await flush(connection, ledger, channel=self._channel, words=self._words(ledger))
+            if ledger.events:
+                await self._timeline.keep(connection)
         except BaseException as failure:
             await self._roll_back(connection)
             if isinstance(failure, asyncpg.ReadOnlySQLTransactionError):
@@ -118,6 +122,8 @@ class PostgresBatches:
             raise
         if done != "COMMIT":
             raise Moved
+        if ledger.events:
+            self._timeline.kept()
         return ledger, answers
 
     async def _roll_back(self, connection: asyncpg.Connection) -> None:
@@ -132,8 +138,12 @@ class PostgresBatches:
         if self._connection is None or self._connection.is_closed():
             self._connection = None
             connection = await connect(self._url, timeout_s=self._timeout_s, more=_PLANS)
-            if not self._open:  # the closing had no time to wait for it
+            try:
+                timeline = await answered(connection, look(connection), timeout_s=self._timeout_s)
+                if not self._open:  # the closing had no time to wait for it
+                    raise asyncpg.InterfaceError("the store was closed")
+            except BaseException:
                 connection.terminate()
-                raise asyncpg.InterfaceError("the store was closed")
-            self._connection = connection
+                raise
+            self._connection, self._timeline = connection, timeline
         return self._connection
