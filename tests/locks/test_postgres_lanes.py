@@ -12,7 +12,7 @@ import pytest
 import servers
 from harness import Backend, eventually
 
-from holdfast.locks.port import Busy, Grant, LockStore
+from holdfast.locks.port import Busy, Grant, LockStore, Renewal, Standing
 from holdfast.locks.runtime import SYSTEM
 from holdfast.locks.stores import open_store
 from holdfast.locks.stores.postgres import store as postgres
@@ -197,3 +197,54 @@ async def test_closing_leaves_no_connection_behind(backend: Backend) -> None:
         return not await connections(backend)
 
     await eventually(are_gone)
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_closing_asks_for_no_second_connection(
+    backend: Backend, store: LockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would end it."""
+    asked = 0
+
+    async def unanswered(*where: object, **named: object) -> asyncpg.Connection:
+        nonlocal asked
+        asked += 1
+        return await asyncio.Future()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncpg, "connect", unanswered)
+        for _ in range(5):
+            await crowd(store, names(backend))
+        assert asked == 1
+        renewed = asyncio.ensure_future(store.renew([Renewal(backend.key("k"), A, LONG)]))
+        await asyncio.sleep(0)  # sent
+
+        await store.close()
+
+        assert await renewed == [Standing.GONE]
+        assert asked == 1
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_second_connection_that_was_refused_is_not_asked_for_after_the_crowd(
+    backend: Backend, store: LockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    async def refused(*where: object, **named: object) -> asyncpg.Connection:
+        nonlocal asked
+        asked += 1
+        raise asyncpg.TooManyConnectionsError("sorry, too many clients already")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncpg, "connect", refused)
+        patch.setattr(postgres, "PAUSE_S", 0.0)
+        for _ in range(5):
+            await crowd(store, names(backend))
+        in_crowd = asked
+        assert in_crowd > 0
+
+        for key in names(backend)[:3]:  # alone, each
+            await crowd(store, [key])
+
+        assert asked == in_crowd

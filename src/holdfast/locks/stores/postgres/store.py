@@ -128,7 +128,8 @@ class PostgresStore:
     def _on_turn(self, lane: Lane) -> None:
         """Nothing of that lane is under way: what waits there may change lanes."""
         if not self._share:
-            self._turns = max(0, self._turns + (1 if len(lane) >= CROWD else -1))
+            # No more than are needed: whoever waits for a connection counts no crowd that has gone, nor asks as it is closed.
+            self._turns = min(TURNS, max(0, self._turns + (1 if len(lane) >= CROWD else -1)))
             if self._turns >= TURNS and self._is_second_connected():
                 self._turns, self._share = 0, 1
                 lane.hand_over(self._second, lambda key: hash(key) & 1 == 1)
