@@ -23,8 +23,9 @@ from holdfast.ops.proxy import Proxy
 from holdfast.ports import JobEvent, Submission
 from holdfast.stores import inspect_store, open_store
 from holdfast.stores.postgres import schema
+from holdfast.stores.postgres.writer import LOCK
 from plane.jobs import ACME, a_job, submitted
-from plane.postgres_schemas import admin, opened, url  # noqa: F401
+from plane.postgres_schemas import admin, opened, url, value  # noqa: F401
 
 
 class Name(Proxy):
@@ -150,6 +151,49 @@ async def test_what_a_plane_writes_that_came_after_the_failover_is_told_to_those
         numbers = [event.number for event in told]
         assert numbers[:3] == [1, 2, 3]
         assert 3 < numbers[3] == numbers[4] - 1
+
+
+async def test_second_failover_goes_on_above_the_first_where_all_that_came_between_was_lost(
+    primary: servers.Server,
+) -> None:
+    numbers = []
+    for _ in range(3):
+        async with opened(primary.url) as store:
+            await submitted(store)
+            numbers.append((await store.list_events(after=0, limit=9))[-1].number)
+        primary.stop()
+        (primary.directory / "data/standby.signal").touch()
+        primary.start()
+        with psycopg.connect(primary.url, autocommit=True) as admin:
+            admin.execute("SELECT pg_promote()")
+            admin.execute("DELETE FROM holdfast_events WHERE number > 1")
+            admin.execute("UPDATE holdfast_settings SET value = '00000001' WHERE name = 'timeline'")
+
+    first, second, third = numbers
+    assert first == 1
+    assert first < second < third
+
+
+async def test_planes_that_come_after_a_failover_together_go_on_far_above_what_was_lost_but_once(
+    url: str, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    async def both_wait() -> bool:
+        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        return bool(await value(admin, waiting) == 2)
+
+    async with opened(url) as past:
+        await submitted(past)
+    await admin.execute("UPDATE holdfast_settings SET value = '00000000' WHERE name = 'timeline'")
+    async with opened(url) as one, opened(url) as two:
+        async with admin.transaction():
+            await admin.execute(f"SELECT pg_advisory_xact_lock({LOCK})".encode())
+            both = asyncio.gather(submitted(one), submitted(two))
+            await eventually(both_wait)
+        await both
+
+        numbers = [event.number for event in await one.list_events(after=0, limit=9)]
+    assert numbers[0] == 1
+    assert 1 < numbers[1] == numbers[2] - 1
 
 
 async def test_server_that_may_be_written_again_is_written_again(

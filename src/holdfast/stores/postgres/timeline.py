@@ -27,8 +27,11 @@ class Timeline:
 
     @property
     def forgotten_max(self) -> int:
-        """How many events may have been told of that are not there."""
-        return FORGOTTEN_MAX if self._before not in ("", self._now) else 0
+        """How many events may have been told of that are not there. Those of a timeline in between, which went on so far
+        above as well, may be among them."""
+        if self._before in ("", self._now):
+            return 0
+        return FORGOTTEN_MAX * max(1, int(self._now, 16) - int(self._before, 16))
 
     async def keep(self, connection: asyncpg.Connection) -> None:
         """With the first events that are written under it: until then, their numbers are not higher than before."""

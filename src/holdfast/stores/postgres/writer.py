@@ -89,6 +89,8 @@ class PostgresBatches:
     async def _try(self, connection: asyncpg.Connection, batch: Batch) -> tuple[BatchLedger, list[Any]]:
         try:
             await connection.execute(_BEGIN)
+            if self._timeline.forgotten_max:
+                self._timeline = await look(connection)  # another plane may have written under it by now
             batch.join()  # another plane may have had the lock for a while
             ledger, needs = BatchLedger(self._now()), Needs()
             await load(connection, asked(batch.calls, needs), ledger)
