@@ -23,6 +23,7 @@ from holdfast.ops.proxy import Proxy
 from holdfast.ports import JobEvent, Submission
 from holdfast.stores import inspect_store, open_store
 from holdfast.stores.postgres import schema
+from holdfast.stores.postgres.timeline import FORGOTTEN_MAX
 from holdfast.stores.postgres.writer import LOCK
 from plane.jobs import ACME, a_job, submitted
 from plane.postgres_schemas import admin, opened, url, value  # noqa: F401
@@ -194,6 +195,26 @@ async def test_planes_that_come_after_a_failover_together_go_on_far_above_what_w
         numbers = [event.number for event in await one.list_events(after=0, limit=9)]
     assert numbers[0] == 1
     assert 1 < numbers[1] == numbers[2] - 1
+
+
+async def test_what_happened_just_before_a_failover_is_told_before_what_comes_so_far_above_it(
+    url: str, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    """Its word got lost with the server that gave it."""
+    async with opened(url) as one, opened(url) as two:
+        told: list[int] = []
+        two.subscribe(lambda events: told.extend(event.number for event in events))
+        await submitted(one)
+        await eventually(lambda: asyncio.sleep(0, told == [1]))
+        await admin.execute("CREATE TEMPORARY TABLE late AS SELECT * FROM holdfast_events")
+        await admin.execute("UPDATE late SET number = 2")
+        await admin.execute("INSERT INTO holdfast_events SELECT * FROM late")
+        await admin.execute("UPDATE holdfast_settings SET value = '00000000' WHERE name = 'timeline'")
+
+        await submitted(two)
+
+        await eventually(lambda: asyncio.sleep(0, told[-1] > FORGOTTEN_MAX))
+        assert told == [1, 2, FORGOTTEN_MAX + 3]
 
 
 async def test_server_that_may_be_written_again_is_written_again(

@@ -112,8 +112,11 @@ class News:
     async def _catch_up(self) -> None:
         try:
             while self._told < self._known:
-                self._told = max(self._told, self._known - BEHIND_MAX)
                 events = await self._read(self._told, READ_MAX)
+                # Not by the numbers alone: a failover leaves a gap that is longer.
+                if len(events) == READ_MAX and self._known - events[-1].number > BEHIND_MAX:
+                    self._told = max(self._told, self._known - BEHIND_MAX)
+                    continue
                 # Meanwhile this process may have told of its own.
                 fresh = [event for event in events if event.number > self._told]
                 if fresh:
