@@ -217,6 +217,21 @@ async def test_what_happened_just_before_a_failover_is_told_before_what_comes_so
         assert told == [1, 2, FORGOTTEN_MAX + 3]
 
 
+@pytest.mark.parametrize(
+    "change",
+    ["REVOKE EXECUTE ON FUNCTION pg_walfile_name FROM PUBLIC", "ALTER FUNCTION pg_walfile_name RENAME TO gone"],
+)
+async def test_server_that_tells_nothing_of_its_timeline_is_written_all_the_same(
+    primary: servers.Server, change: str
+) -> None:
+    with psycopg.connect(primary.url, autocommit=True) as admin:
+        admin.execute("CREATE ROLE ann LOGIN; CREATE SCHEMA ann AUTHORIZATION ann")
+        admin.execute(change.encode())
+
+    async with opened(primary.url.replace("test@", "ann@")) as store:
+        assert await submitted(store)
+
+
 async def test_server_that_may_be_written_again_is_written_again(
     url: str, admin: psycopg.AsyncConnection[Any], role: str
 ) -> None:

@@ -16,6 +16,8 @@ _KEEP = """
     INSERT INTO holdfast_settings (name, value) VALUES ('timeline', $1)
     ON CONFLICT (name) DO UPDATE SET value = excluded.value
 """
+_UNTOLD = (asyncpg.FeatureNotSupportedError, asyncpg.UndefinedFunctionError, asyncpg.InsufficientPrivilegeError)
+"""By servers that are like Postgres, and need not have one."""
 
 
 class Timeline:
@@ -45,6 +47,6 @@ class Timeline:
 async def look(connection: asyncpg.Connection) -> Timeline:
     try:
         found = await connection.fetchrow(_LOOK)
-    except (asyncpg.FeatureNotSupportedError, asyncpg.InsufficientPrivilegeError):
-        return Timeline("", "")  # servers that are like Postgres need not have one
+    except _UNTOLD:
+        return Timeline("", "")
     return Timeline(found["now"], found["before"] or "")
