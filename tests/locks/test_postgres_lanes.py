@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -176,6 +178,42 @@ async def test_a_lost_second_connection_is_made_anew(backend: Backend, store: Lo
     await run(backend.url, "SELECT pg_terminate_backend($1, 5000)", second)
 
     assert await second_in_use(backend, store) != second
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_nothing_fails_where_the_second_connection_went_silent_while_it_rested(
+    backend: Backend, store: LockStore
+) -> None:
+    second = await second_in_use(backend, store)
+    for key in names(backend):  # alone, each: so it rests
+        await crowd(store, [key])
+
+    os.kill(second, signal.SIGSTOP)
+    try:
+        for _ in range(10):
+            await crowd(store, names(backend))
+    finally:
+        os.kill(second, signal.SIGCONT)
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_what_waits_behind_a_lost_second_connection_goes_by_the_first(backend: Backend, store: LockStore) -> None:
+    second = await second_in_use(backend, store)
+    keys = [key for key in names(backend) if hash(key) & 1]
+    waits = "SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'"
+    other = await asyncpg.connect(backend.url)
+    try:
+        async with other.transaction():
+            await other.execute("SELECT FROM holdfast_locks WHERE key = $1 FOR UPDATE", keys[0])
+            sent = asyncio.gather(*(store.acquire(key, A, ttl_ms=LONG) for key in keys[:20]), return_exceptions=True)
+            await eventually(lambda: run(backend.url, waits, second))
+            behind = asyncio.gather(*(store.acquire(key, A, ttl_ms=LONG) for key in keys[20:]))
+            await run(backend.url, "SELECT pg_terminate_backend($1, 5000)", second)
+
+            assert all(isinstance(answer, Grant) for answer in await behind)
+            assert {getattr(answer, "applied", ...) for answer in await sent} == {None}
+    finally:
+        await other.close()
 
 
 @pytest.mark.usefixtures("at_once")

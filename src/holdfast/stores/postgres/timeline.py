@@ -1,5 +1,5 @@
-"""Whether a server is still the one that was written last: a standby that was promoted, or a backup that was brought back, goes on under
-a timeline of its own, and may lack the last of what listeners were told."""
+"""Whether a server is still the one that was written last: a standby that was promoted, or a server that was recovered to a moment in the
+past, goes on under a timeline of its own, and may lack the last of what listeners were told."""
 
 from __future__ import annotations
 

@@ -84,12 +84,20 @@ class Lane:
     """One task, alive while anything waits here, owns the connection and sends it."""
 
     def __init__(
-        self, url: str, *, holder: str, waiters: Waiters, on_turn: Callable[[Lane], None], timeout_s: float
+        self,
+        url: str,
+        *,
+        holder: str,
+        waiters: Waiters,
+        on_turn: Callable[[Lane], None],
+        is_first: bool,
+        timeout_s: float,
     ) -> None:
         self._url = url
         self._holder = holder
         self._waiters = waiters
         self._on_turn = on_turn
+        self._is_first = is_first
         self._timeout_s = timeout_s
         self._open = False
         self._loop: asyncio.AbstractEventLoop  # known once it is open
@@ -115,8 +123,20 @@ class Lane:
         self._open = True
         self._loop = asyncio.get_running_loop()
 
-    async def connect(self, deadline: float) -> asyncpg.Connection:
-        """Raises one of FAILURES."""
+    async def prove(self, deadline: float) -> None:
+        """Have a connection that answers: one that rested for long may have been cut where nobody saw it. Raises one of FAILURES."""
+        connection = self._connection
+        if connection is None or connection.is_closed():
+            await self._connect(deadline)
+            return
+        try:
+            with ended_at(connection, deadline):
+                await connection.execute("SELECT 1")
+        except FAILURES:
+            connection.terminate()
+            raise
+
+    async def _connect(self, deadline: float) -> asyncpg.Connection:
         self._connection = None
         self._connection = await connect(self._url, deadline)
         return self._connection
@@ -311,7 +331,7 @@ class Lane:
                 raise TimeoutError("earlier requests took all the time there was")
             connection = self._connection
             if connection is None or connection.is_closed():
-                connection = await self.connect(exchange.deadline)
+                connection = await self._connect(exchange.deadline)
             applied = None
             with ended_at(connection, exchange.deadline):
                 try:
@@ -327,9 +347,10 @@ class Lane:
         except FAILURES as failure:
             self._fail(exchange.waiting, failure, applied=applied)
             if self._connection is None or (isinstance(failure, BROKEN) and applied is None):
-                # Those behind it would each wait for the same failure.
-                self._fail_unsent(failure)
                 self._terminate()
+                if self._is_first:  # else it takes what is left with the next turn
+                    # Those behind it would each wait for the same failure.
+                    self._fail_unsent(failure)
         else:
             exchange.answer(rows)
 

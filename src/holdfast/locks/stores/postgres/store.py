@@ -2,9 +2,9 @@
 
 One lane carries everything, until it has been crowded for a while: then a second one, with a connection of its own, takes
 half of the keys. It answers those while the first waits for the disk, and the other way round, which few requests do
-not pay for: a batch alone costs as much as twenty of them. All that is asked about a key goes by one lane at a time.
-A lane changes hands between two of its batches, when nothing of it is under way. Where the second connection cannot be had, the
-first does without it. Another connection yet listens for wake-ups, from the first acquire on that had to queue.
+not pay for: a batch alone costs as much as twenty of them. What acquires and releases a key goes by one lane at a time.
+Keys change lanes between two batches of theirs, when nothing of the lane is under way. Where the second connection cannot be had,
+or does not answer, the first does without it. Another connection yet listens for wake-ups, from the first acquire on that had to queue.
 
 Grants and renewals are as durable as commits are on that server: with `synchronous_commit = off` a
 crash may forget the last ones (later fences are higher all the same, by the clock). A release is not
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CROWD, FEW = 24, 6
 #: How many more batches must have been so than not, until a lane is added or left.
 TURNS = 20
-#: After a second connection was refused: how long until it is asked for again.
+#: After a second connection that was refused, or did not answer: how long until it is asked for again.
 PAUSE_S = 30.0
 #: No fence is so high, and no bigint.
 FENCE_END = 2**63
@@ -57,16 +57,22 @@ class PostgresStore:
         self._runtime = runtime
         self._timeout_s = timeout_s
         self._waiters = Waiters(url, runtime=runtime, timeout_s=timeout_s)
-        self._first, self._second = self._lanes = (self._lane(), self._lane())
+        self._first, self._second = self._lanes = (self._lane(is_first=True), self._lane(is_first=False))
         #: 1 while keys are shared out among both lanes by the last bit of their hash, else 0.
         self._share = 0
         self._turns = 0
-        self._connecting: asyncio.Task[None] | None = None
-        self._connect_at = 0.0
+        self._asking: asyncio.Task[None] | None = None
+        self._ask_at = 0.0
+        self._has_answered = False
 
-    def _lane(self) -> Lane:
+    def _lane(self, *, is_first: bool) -> Lane:
         return Lane(
-            self._url, holder=self._holder, waiters=self._waiters, on_turn=self._on_turn, timeout_s=self._timeout_s
+            self._url,
+            holder=self._holder,
+            waiters=self._waiters,
+            on_turn=self._on_turn,
+            is_first=is_first,
+            timeout_s=self._timeout_s,
         )
 
     async def open(self) -> None:
@@ -81,9 +87,9 @@ class PostgresStore:
             for lane in self._lanes:
                 lane.refuse()
                 hanging_up.push_async_callback(lane.hang_up)
-            if self._connecting is not None:
-                self._connecting.cancel()
-                await asyncio.wait([self._connecting])
+            if self._asking is not None:
+                self._asking.cancel()
+                await asyncio.wait([self._asking])
             await self._waiters.close()
             for lane in self._lanes:
                 await lane.drain()
@@ -130,26 +136,32 @@ class PostgresStore:
         if not self._share:
             # No more than are needed: whoever waits for a connection counts no crowd that has gone, nor asks as it is closed.
             self._turns = min(TURNS, max(0, self._turns + (1 if len(lane) >= CROWD else -1)))
-            if self._turns >= TURNS and self._is_second_connected():
+            if not self._turns:
+                self._has_answered = False
+            elif self._turns >= TURNS and self._is_second_ready():
                 self._turns, self._share = 0, 1
                 lane.hand_over(self._second, lambda key: hash(key) & 1 == 1)
         elif lane is self._second:
             self._turns = max(0, self._turns + (1 if len(lane) <= FEW else -1))
             if self._turns >= TURNS or not lane.is_connected:
-                self._turns, self._share = 0, 0
+                self._turns, self._share, self._has_answered = 0, 0, False
                 lane.hand_over(self._first, lambda key: True)
 
-    def _is_second_connected(self) -> bool:
+    def _is_second_ready(self) -> bool:
+        """Whether it has answered since this crowd came. If not, it is asked meanwhile."""
+        if self._has_answered and self._second.is_connected:
+            return True
         loop = asyncio.get_running_loop()
-        if not self._second.is_connected and self._connecting is None and loop.time() >= self._connect_at:
-            self._connecting = loop.create_task(self._connect_second(), name="holdfast-postgres-second")
-        return self._second.is_connected
+        if self._asking is None and loop.time() >= self._ask_at:
+            self._asking = loop.create_task(self._ask_second(), name="holdfast-postgres-second")
+        return False
 
-    async def _connect_second(self) -> None:
+    async def _ask_second(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await self._second.connect(loop.time() + self._timeout_s)
+            await self._second.prove(loop.time() + self._timeout_s)
+            self._has_answered = True
         except FAILURES:  # nobody has waited for it
-            self._connect_at = loop.time() + PAUSE_S
+            self._ask_at = loop.time() + PAUSE_S
         finally:
-            self._connecting = None
+            self._asking = None
