@@ -24,6 +24,10 @@ rules:
     approval:
       choices: [respond, reject]
       response_schema: {type: object, required: [limit], properties: {limit: {type: integer}}}
+  - name: apart
+    match: {topic: pay.apart}
+    action: require_approval
+    approval: {separate: true}
 default: {action: allow}
 """
 
@@ -163,6 +167,12 @@ def test_whoever_may_not_decide_is_told_who_may(plane: Plane, waiting: dict[str,
     refused = one_line(plane.shell("approval", "approve", waiting["id"], "--by", "zoe"))
     assert "ann, bob" in refused
     assert "delegate" in refused
+
+
+def test_whoever_asks_without_a_name_is_told_how_to_give_one(plane: Plane) -> None:
+    refused = plane.shell("job", "submit", "pay.apart")
+    assert refused.exit_code == 2
+    assert "HOLDFAST_ACTOR" in one_line(refused)
 
 
 def test_unknown_approval_is_absent(plane: Plane) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -309,6 +310,17 @@ def test_a_plane_that_is_away_is_exit_code_5(plane: Plane) -> None:
     assert unasked.exit_code == 5
     assert "HOLDFAST_API_KEY" in one_line(unasked)
     assert "wrong" not in unasked.output
+
+
+def test_a_worker_whose_port_is_taken_is_exit_code_1(plane: Plane, tmp_path: Path) -> None:
+    (tmp_path / "idle.py").write_text("from holdfast.worker import Worker\n\nidle = Worker()\nidle.task('t')(print)\n")
+    taken = plane.url.removeprefix("http://")
+
+    command = [sys.executable, "-m", "holdfast", "worker", "idle.py:idle", "--health", taken]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 1
+    assert "name a free HOST:PORT" in done.stderr
 
 
 def test_a_password_in_a_url_is_refused_and_not_shown(plane: Plane) -> None:

@@ -107,6 +107,12 @@ def test_key_that_no_class_declares_is_an_error_of_the_inventory(plane: Plane) -
     asyncio.run(hold())
 
 
+def test_key_that_no_class_declares_is_told_which_there_may_be(plane: Plane) -> None:
+    refused = plane.shell("lock", "evict", "nobodys:1", "--fence", "1", "--reason", "stuck", "--by", "ann")
+    assert refused.exit_code == 3
+    assert "holdfast lock classes" in one_line(refused)
+
+
 def test_eviction_needs_the_fence_and_is_audited(plane: Plane) -> None:
     async def contend() -> None:
         async with Locks(f"sqlite:///{plane.home}/plane.db", classes=CLASSES, holder="somewhere:7") as locks:

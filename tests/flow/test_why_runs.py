@@ -166,8 +166,9 @@ async def test_run_failed_because_of_a_step(runtime: VirtualRuntime) -> None:
         found = await cause_of_run(staged_runs, run)
 
     assert (found.reason, found.weight) == (Reason.FAILED, Weight.ENDED)
-    assert found.evidence["step"] == "s1"
-    assert found.then[1] == f"holdfast run rerun {run.id} --from s1"
+    assert found.summary == "step s1 failed (broken)"
+    assert (found.evidence["step"], found.evidence["cause"]) == ("s1", "broken")
+    assert found.then[1:] == (f"holdfast run steps {run.id} -o json", f"holdfast run rerun {run.id} --from s1")
 
 
 class Slowly:

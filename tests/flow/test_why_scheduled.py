@@ -188,6 +188,20 @@ async def test_job_is_parked_for_an_unknown_effect(runtime: VirtualRuntime) -> N
 
 
 @on_virtual_time
+async def test_job_that_ended_tells_what_nobody_knows_of_its_effects(runtime: VirtualRuntime) -> None:
+    async with staged(runtime) as stage:
+        job = await stage.begun("w1")
+        await stage.inner.prepare_effect(job.id, job.fence, "refund", idempotent=False)
+        await stage.complete(job, End.FAILED, retryable=False, error={"code": "bank-hung-up", "message": "x"})
+
+        explained = await why(stage, job)
+
+    assert codes(explained) == [Reason.FAILED, Reason.EFFECT_UNKNOWN, Reason.DEAD_LETTER]
+    assert explained.findings[1].weight is Weight.NOTE
+    assert explained.findings[1].then[0] == f"holdfast effect show {job.id} refund"
+
+
+@on_virtual_time
 async def test_job_waits_behind_another_of_its_session(runtime: VirtualRuntime) -> None:
     async with staged(runtime) as stage:
         stage.hello("w1")

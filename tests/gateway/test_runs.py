@@ -261,6 +261,24 @@ async def test_what_people_want_of_a_run(served: Served) -> None:
     assert next(event.detail for event in timeline if event.kind == "run.cancelling")["by"] == "ann"
 
 
+async def test_a_run_that_was_run_again_is_watched_to_its_last_end(served: Served) -> None:
+    await served.client.apply_workflow(GREET)
+    run = await served.client.start_run("greet", {"name": "ann"})
+    await work(served, "hello")
+    await served.client.wait_run(run.id, timeout=10)
+    await served.client.rerun(run.id, "say")
+    await work(served, "hi")
+    await served.client.wait_run(run.id, timeout=10)
+
+    kinds = [event.kind for event in (await served.client.run_timeline(run.id)).items]
+    watched = [event async for event in served.client.watch_run(run.id)]
+    rest = served.client.watch_run(run.id, after=watched[kinds.index("run.succeeded")].number)
+
+    assert kinds.count("run.succeeded") == 2
+    assert [event.kind for event in watched] == kinds
+    assert [event.kind async for event in rest] == kinds[kinds.index("run.succeeded") + 1 :]
+
+
 async def test_another_tenants_runs_do_not_exist(served: Served) -> None:
     await served.client.apply_workflow(GREET)
     run = await served.client.start_run("greet", {"name": "ann"})

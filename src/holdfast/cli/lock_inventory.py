@@ -102,6 +102,6 @@ def evict(connection: Connection, *, key: str, fence: int, reason: str, by: str)
 
     ended = connection.ask(
         lambda client: client.evict_lock(key, fence=fence, reason=reason, by=by),
-        hint=f"`holdfast why lock {key}` shows who holds it",
+        hint=f"`holdfast why lock {key}` shows who holds it, `holdfast lock classes` what keys there may be",
     )
     print_row(to_builtins(ended), _EVICTED, connection.output)

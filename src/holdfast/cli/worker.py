@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import click
 from holdfast.cli.connect import Connection, api_key_given, check_url, choose_profile, with_plane
 from holdfast.cli.logs import log_to_stderr, with_log
 from holdfast.cli.output import Column, moment, print_row, printable, text
-from holdfast.cli.refusals import Away, Misused
+from holdfast.cli.refusals import Away, Failed, Misused
 from holdfast.cli.repeat import show_page, with_watch
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ def run(
         chosen = {"url": url, "name": name, "pool": pool, "slots": slots, "health": health}
         serve(target, on_ready=_tell_what_it_takes, api_key=api_key_given() or None, **chosen)
     except (BrokenWorker, ImportError, ValueError) as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE:
+            raise Failed(str(error)) from error
         raise Misused(str(error)) from error
     except Refused as error:
         said = f"the plane refuses this worker: {error}"

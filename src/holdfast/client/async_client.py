@@ -152,7 +152,8 @@ class AsyncClient(Verbs):
 
     async def watch_run(self, run_id: str, *, after: int | None = None) -> AsyncIterator[api.EventView]:
         """What happens to a run and its jobs, from its beginning to its end."""
-        async for event in self._watch(Watching(None, (), after, run_id=run_id)):
+        rerun = (await self.ask(run_asks.get_run(run_id))).generation
+        async for event in self._watch(Watching(None, (), after, run_id=run_id, rerun=rerun)):
             yield event
 
     async def _watch(self, watching: Watching) -> AsyncIterator[api.EventView]:

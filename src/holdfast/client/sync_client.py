@@ -139,7 +139,8 @@ class Client(Verbs):
 
     def watch_run(self, run_id: str, *, after: int | None = None) -> Iterator[api.EventView]:
         """What happens to a run and its jobs, from its beginning to its end."""
-        yield from self._watch(Watching(None, (), after, run_id=run_id))
+        rerun = self.ask(run_asks.get_run(run_id)).generation
+        yield from self._watch(Watching(None, (), after, run_id=run_id, rerun=rerun))
 
     def _watch(self, watching: Watching) -> Iterator[api.EventView]:
         outage = Outage(was_reached=self._was_answered)

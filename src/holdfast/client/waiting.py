@@ -119,10 +119,12 @@ class Watching:
     """A subscription's place in the stream of events, kept over reconnections."""
 
     def __init__(
-        self, job_id: str | None, kinds: Sequence[str], after: int | None, *, run_id: str | None = None
+        self, job_id: str | None, kinds: Sequence[str], after: int | None, *, run_id: str | None = None, rerun: int = 0
     ) -> None:
         self._job_id = job_id
         self._run_id = run_id
+        # A run that was run again has ended before: that end is not its last. Whoever comes in later may have missed it.
+        self._rerun = rerun if after is None else 0
         self._kinds = kinds
         # A job's history is short and wanted whole; everybody's begins now.
         self._after = 0 if after is None and (job_id or run_id) else after
@@ -163,7 +165,8 @@ class Watching:
 
     def _is_last(self, event: api.EventView) -> bool:
         if self._run_id is not None:
-            return not event.job_id and event.kind in _RUN_ENDS
+            self._rerun -= event.kind == "run.rerun"
+            return self._rerun <= 0 and not event.job_id and event.kind in _RUN_ENDS
         return self._job_id is not None and event.state in TERMINAL
 
     def _wants(self, kind: str) -> bool:

@@ -26,7 +26,10 @@ from holdfast.errors import Invalid
 
 REMIND_AT = (0.5, 0.9)
 """When somebody who still has to decide is reminded: parts of the time from asking to expiry."""
-_UNKNOWN_REQUESTER = "whoever asks for this may not approve it, so it must be known who asks: send Holdfast-Actor"
+_UNKNOWN_REQUESTER = (
+    "whoever asks for this may not approve it, so it must be known who asks: "
+    "send Holdfast-Actor, from a shell with HOLDFAST_ACTOR"
+)
 
 
 class ApprovalState(StrEnum):

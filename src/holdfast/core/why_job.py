@@ -7,10 +7,10 @@ from typing import Any, assert_never
 from holdfast.core.placement import WorkerView
 from holdfast.core.recovery import Remedy, next_look, recover
 from holdfast.core.states import State
-from holdfast.core.why import Finding, Reason, finding, ranked
+from holdfast.core.why import Finding, Reason, Weight, finding, ranked
 from holdfast.core.why_approval import awaits_approval
 from holdfast.core.why_facts import TAKEN_WITHIN_S, JobFacts
-from holdfast.core.why_scheduled import why_scheduled
+from holdfast.core.why_scheduled import effect_unknown, why_scheduled
 
 OVERDUE_S = 10.0
 """Recovery looks every second: what it has left undone for so long, nobody does."""
@@ -317,6 +317,10 @@ def _notes(facts: JobFacts) -> list[Finding]:
                 fences=[attempt.fence for attempt in refused],
             )
         )
+    if job.is_terminal and facts.effects:
+        keys = ", ".join(effect.key for effect in facts.effects)
+        said = f"it may or may not have done {keys}: another round of it stops there before a person has found out"
+        notes.append(effect_unknown(facts, said, weight=Weight.NOTE))
     if facts.dead_letter is not None:
         notes.append(_dead_letter(facts, facts.dead_letter))
     if job.replay_of is not None:

@@ -217,16 +217,17 @@ def _ended(run: Run) -> Finding:
         RunState.CANCELLED: (Reason.CANCELLED, "it was cancelled"),
         RunState.TIMEOUT: (Reason.TIMED_OUT, "its deadline passed"),
     }
-    step, code = error.get("step"), error.get("code", "no code")
+    step, code = error.get("step"), error.get("cause") or error.get("code", "no code")
     failed = f"step {step} failed ({code})" if step else f"it failed ({code})"
     reason, summary = reasons.get(run.state, (Reason.FAILED, failed))
-    then = (f"holdfast run rerun {run.id} --from {step}",) if reason is Reason.FAILED and step else ()
+    then = (f"holdfast run steps {run.id} -o json", f"holdfast run rerun {run.id} --from {step}")
     return finding(
         reason,
         summary,
         since=run.since,
-        then=(f"holdfast run timeline {run.id}", *then),
+        then=(f"holdfast run timeline {run.id}", *(then if reason is Reason.FAILED and step else ())),
         code=error.get("code"),
+        cause=error.get("cause"),
         message=error.get("message"),
         step=step,
     )

@@ -10,8 +10,8 @@ from holdfast.core.job import PARKED_UNTIL, Job
 from holdfast.core.placement import REQUIRE, unfit
 from holdfast.core.recovery import SCHEDULED_STALE_S
 from holdfast.core.share import limit_of
-from holdfast.core.states import EffectState, State
-from holdfast.core.why import Finding, Reason, finding
+from holdfast.core.states import State
+from holdfast.core.why import Finding, Reason, Weight, finding
 from holdfast.core.why_facts import JobFacts
 
 _NEAREST_LAST = (
@@ -58,8 +58,15 @@ def _frozen(freeze: Freeze) -> Finding:
 
 
 def _parked(facts: JobFacts) -> Finding:
+    keys = ", ".join(effect.key for effect in facts.effects) or "something"
+    return effect_unknown(
+        facts,
+        f"an earlier attempt may or may not have done {keys}: it is not tried again before a person has found out",
+    )
+
+
+def effect_unknown(facts: JobFacts, summary: str, *, weight: Weight | None = None) -> Finding:
     job = facts.job
-    keys = [effect.key for effect in facts.effects if effect.state is EffectState.UNKNOWN]
     then = [f"holdfast effect show {effect.job_id} {effect.key}" for effect in facts.effects[:1]]
     then += [
         f"holdfast effect resolve {effect.job_id} {effect.key} --state committed --reason TEXT"
@@ -67,12 +74,12 @@ def _parked(facts: JobFacts) -> Finding:
     ]
     return finding(
         Reason.EFFECT_UNKNOWN,
-        f"an earlier attempt may or may not have done {', '.join(keys) or 'something'}: "
-        "it is not tried again before a person has found out",
+        summary,
+        weight=weight,
         since=job.since,
         who="whoever can find out at the other side",
         then=then or [f"holdfast effect list --job {job.id}"],
-        effects=keys,
+        effects=[effect.key for effect in facts.effects],
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast.core.approval import Approval
 from holdfast.core.attempts import REFUSED, Attempt, attempts_of
+from holdfast.core.effect import Effect
 from holdfast.core.freeze import frozen_by
 from holdfast.core.job import PARKED_UNTIL, Job, JobId, Tenant
 from holdfast.core.placement import WorkerView, condition
@@ -161,6 +162,7 @@ class Explainer:
             in_hand=await self._store.list_in_hand(job.worker, bare=True) if job.state is State.DISPATCHED else (),
             dead_letter=None if letter is None else letter.number,
             replayed_as=None if letter is None else letter.replayed_as,
+            effects=await self._effects(job),
             **(await self._scheduled(job) if job.state is State.SCHEDULED else {}),
         )
 
@@ -168,17 +170,20 @@ class Explainer:
         """What stands between a scheduled job and a worker."""
         store, quota = self._store, self._quotas.of(job.tenant)
         counts = quota.running_max or self._topics.get(job.topic).running_max or limit_of(job)
-        parked = job.not_before >= PARKED_UNTIL
-        unknown = await store.list_effects(job.tenant, state=EffectState.UNKNOWN, job_id=job.origin) if parked else []
         return {
             "quota": quota,
             "freeze": frozen_by(await list_freezes(store=store), now=store.now()).find(job.tenant, job.topic),
-            "effects": unknown,
             "session": await store.list_session(job.tenant, job.session) if job.session else (),
             "active": await store.count_active() if counts else {},
             "ahead": _ahead(job, await store.list_dispatchable(limit=LINE_MAX)),
             "lock": await self._locks.inspect(JOB.name, job.id),
         }
+
+    async def _effects(self, job: Job) -> list[Effect]:
+        """Those that await a person, where they keep the job or are what it has left behind."""
+        if not job.is_terminal and job.not_before < PARKED_UNTIL:
+            return []
+        return await self._store.list_effects(job.tenant, state=EffectState.UNKNOWN, job_id=job.origin)
 
     async def _events(self, job: Job) -> list[JobEvent]:
         events: list[JobEvent] = []
