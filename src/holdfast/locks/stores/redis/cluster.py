@@ -140,6 +140,9 @@ class ClusterLink:
     def idle(self) -> bool:
         return all(link.idle() for link in self._links.values())
 
+    def in_flight(self) -> int:
+        return sum(link.in_flight() for link in self._links.values())
+
     def plan(self, keys: list[str]) -> list[Sequence[int]]:
         return by_slot(keys)
 

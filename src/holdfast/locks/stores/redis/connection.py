@@ -26,6 +26,7 @@ from holdfast.locks.stores.redis.wire import (
 
 MakeError = Callable[[], Exception]
 
+BUFFER_BYTES = 2**16
 ASKING = command("ASKING")
 TURNED_AWAY = ("MOVED", "ASK", "TRYAGAIN")
 """Answers of a cluster to a run that was not begun: its slot is elsewhere, or on its way there."""
@@ -135,13 +136,18 @@ class Link(Protocol):
     def lost(self, connection: Connection) -> None: ...
 
 
-class Connection(asyncio.Protocol):
-    """A live connection. What is in flight when it ends, ends with an unknown outcome."""
+class Connection(asyncio.BufferedProtocol):
+    """A live connection. What is in flight when it ends, ends with an unknown outcome.
+
+    It reads into a buffer of its own. For one that does not, the loop has the system give it 256 KiB anew for each read, and
+    take most of it back: an eighth of what a lock costs its client.
+    """
 
     def __init__(self, link: Link, caller: Caller) -> None:
         self._link = link
         self._caller = caller
         self._loop = asyncio.get_running_loop()
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._parser = Parser()
         self._pending: deque[Question | Run] = deque()
         self._subscribing: Question | None = None
@@ -160,6 +166,9 @@ class Connection(asyncio.Protocol):
 
     def idle(self) -> bool:
         return not self._pending
+
+    def in_flight(self) -> int:
+        return sum(len(request.keys) for request in self._pending if isinstance(request, Run))
 
     def run(self, runs: Sequence[Run], *, load: bool = False) -> None:
         caller = self._caller.encoded
@@ -217,6 +226,12 @@ class Connection(asyncio.Protocol):
         # What there is to read, the transport brings in the loop's next turn.
         self._awake = False
         self._vigil.ended(answered=answered)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self._buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
         try:

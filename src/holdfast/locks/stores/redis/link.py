@@ -65,6 +65,10 @@ class WireLink:
         """True if the server is ours to ask and has nothing else of ours to do."""
         return self._connection is not None and self._connection.idle()
 
+    def in_flight(self) -> int:
+        """How many items have been sent and not been answered."""
+        return 0 if self._connection is None else self._connection.in_flight()
+
     def plan(self, keys: list[str]) -> list[Sequence[int]]:
         """Which items may share a run, by their indices."""
         return in_parts(range(len(keys)))

@@ -39,10 +39,10 @@ from holdfast.locks.stores.redis.wire import (
 )
 
 EVENTS = {"g": "granted", "r": "released", "e": "evicted"}
-#: So many acquires and releases go out before the tick ends: the server works on them while the
-#: loop gathers the next. Fewer would cost more in system calls than working side by side gains; of more,
-#: thirty tasks would have one full run and one that is nearly empty.
-ITEMS_PER_RUN = 17
+#: Half of the acquires and releases that are under way go out before the tick ends, within these bounds: the server works on
+#: them while the loop gathers the others. Fewer would cost more in system calls than working side by side gains; of more, the
+#: one side would have nothing to do while the other works, and other clients would wait for the server.
+PER_RUN_MIN, PER_RUN_MAX = 8, 50
 HISTORY_PAGE = 100
 SCAN_PAGE = 1000
 
@@ -71,6 +71,9 @@ class RedisStore:
         self._items: list[str] = []
         self._futures: list[asyncio.Future[Any]] = []
         self._was_alone = False
+        #: About how many were under way at once in the last ticks.
+        self._crowd = 0
+        self._per_run = PER_RUN_MIN
 
     async def open(self) -> None:
         await self._link.open()
@@ -104,7 +107,7 @@ class RedisStore:
         self._items.append(item)
         self._futures.append(future)
         gathered = len(self._keys)
-        if gathered == ITEMS_PER_RUN:
+        if gathered == self._per_run:
             self._flush()
         elif gathered == 1:
             loop.call_soon(self._flush)
@@ -125,6 +128,8 @@ class RedisStore:
                 for part in plan
             ]
         self._link.send(runs)
+        self._crowd = max(self._link.in_flight(), self._crowd - 1)
+        self._per_run = min(PER_RUN_MAX, max(PER_RUN_MIN, (self._crowd + 1) // 2))
 
     async def renew(self, renewals: Sequence[Renewal]) -> list[Standing]:
         keys = [key for key, _, _ in renewals]
