@@ -227,7 +227,7 @@ class Connection(asyncio.BufferedProtocol):
         self._awake = False
         self._vigil.ended(answered=answered)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, _: int) -> memoryview:
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
